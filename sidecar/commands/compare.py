@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +14,13 @@ from sidecar.coordination.closed_plan import read_success
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import number_of
 from sidecar.errors import SettingsError
+from sidecar.protocol.example_inputs import Input, input_record
 from sidecar.protocol.records import shown_step
 from sidecar.publishing.run_records import named_evaluation, plans_by_name
-from sidecar.retention.saves.evaluation_differences import NumberDifference, differences
-from sidecar.system.plain_text import number, one_line
+from sidecar.retention.saves.evaluation_differences import NumberDifference, changed_inputs, differences
+from sidecar.system.plain_text import number, one_line, shortened
+
+_Found = tuple[NumberDifference, Mapping[int, Input]]  # a difference, and inputs of the examples that changed
 
 _SHOWN: Final = 50  # examples
 _BOTH: Final = 2
@@ -38,7 +41,13 @@ def print_comparison(flags: dict[str, Any], typed: Sequence[str], *, as_csv: boo
         return history.timeout.call(lambda: read_success(history.storage, plan))
 
     old, new = (named_evaluation(plans, name, read) for name in (first, second))
-    found = history.timeout.call(lambda: list(differences(settings.run_dir, new, old)))
+    most = None if as_csv else _SHOWN
+    found = history.timeout.call(
+        lambda: [
+            (one, changed_inputs(settings.run_dir, new, old, one, most))
+            for one in differences(settings.run_dir, new, old)
+        ]
+    )
     if as_csv:
         _print_csv(found)
         return
@@ -52,8 +61,8 @@ def _title(closed: Closed) -> str:
     return one_line(f"{checkpoint.name} (step {shown_step(checkpoint.step, checkpoint.step_source)})")
 
 
-def _lines(found: Iterable[NumberDifference]) -> Iterable[str]:
-    for one in found:
+def _lines(found: Iterable[_Found]) -> Iterable[str]:
+    for one, inputs in found:
         name = f"{one.metric} {one.label}".strip()
         numbers = f"{name}: {number(number_of(one.old))} → {number(number_of(one.new))}"
         if one.found.rule == "none":
@@ -71,6 +80,10 @@ def _lines(found: Iterable[NumberDifference]) -> Iterable[str]:
             if places:
                 more = f" and {len(places) - _SHOWN:,} more (--csv)" if len(places) > _SHOWN else ""
                 yield f"    {len(places):,} {word}: {', '.join(map(str, places[:_SHOWN]))}{more}"
+                shown = {place: inputs[place] for place in places[:_SHOWN] if place in inputs}
+                yield from (f"        {place}: {shortened(of)}" for place, of in shown.items() if isinstance(of, str))
+                if any(isinstance(of, bytes) for of in shown.values()):
+                    yield "        images of them: on the status page, and in the table of --csv"
 
 
 def _difference(one: NumberDifference) -> str:
@@ -83,9 +96,14 @@ def _difference(one: NumberDifference) -> str:
     return f"{by} (95 % {found.lower:.4g} to {found.upper:.4g}, {found.rule}): {verdict}"
 
 
-def _print_csv(found: Iterable[NumberDifference]) -> None:
+def _print_csv(found: Iterable[_Found]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("metric", "example", "change"))
-    for one in found:
+    writer.writerow(("metric", "example", "change", "input"))
+    for one, inputs in found:
         for change, places in (("fixed", one.fixed), ("broken", one.broken)):
-            writer.writerows((one.metric, place, change) for place in places)
+            writer.writerows((one.metric, place, change, _as_text(inputs.get(place, ""))) for place in places)
+
+
+def _as_text(shown: Input) -> str:
+    """Return a text in one line, or an image as an address that holds it."""
+    return one_line(shown) if isinstance(shown, str) else str(input_record(shown)["image"])

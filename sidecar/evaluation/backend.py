@@ -20,6 +20,7 @@ from sidecar.evaluation.framework_traits import package_of
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.states import SetStates, State
 from sidecar.evaluation.task import Task
+from sidecar.protocol.example_inputs import Input
 from sidecar.protocol.messages import Check, Evaluate, Join
 
 Int64s = NDArray[np.int64]
@@ -109,6 +110,7 @@ class Rows:
     examples: int
     columns: Mapping[str, NDArray[Any]]
     groups: NDArray[np.int64] | None = None  # number of the group of each example, if the set has groups
+    inputs: Mapping[int, Input] = field(default_factory=dict)  # what `Task(show=…)` returned, by number in the set
 
 
 SaveRows = Callable[[str, Rows], None]

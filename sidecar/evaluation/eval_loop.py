@@ -119,7 +119,7 @@ def evaluate_set(
     attempt before found, of which those that this rank takes over are returned instead of evaluating anything; empty if
     it takes over none. None: evaluate.
     """
-    counted, places = 0, list[NDArray[np.intp]]()
+    counted, places, inputs = 0, list[NDArray[np.intp]](), reader.inputs()
     pending, predicted = BatchBuffer(add), nonfinite.NonfiniteCounter()
     slices = {} if reader.slices is None else {sliced.BY_SLICE: sliced.new_counts(shard)}
     total = ExactSum((), "int64")
@@ -148,7 +148,8 @@ def evaluate_set(
         predicted.add("prediction", output.finite, examples, number, first)
         if output.columns:
             groups = None if reader.groups is None or first is None else reader.groups[first : first + examples]
-            keep(reader.name, Rows(first, examples, output.columns, groups))
+            shown = inputs.of(batch, first, examples, output.columns)
+            keep(reader.name, Rows(first, examples, output.columns, groups, shown))
         if observer is not None:
             observer.end(up_to_now)
         tick()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.protocol.column_names import GROUP, PLACE, file_name
+from sidecar.protocol.example_inputs import INPUTS, line_of
 from sidecar.system.durable import sync_file
 
 
@@ -30,6 +31,7 @@ class NpyTable:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._columns: dict[str, _Column] = {}
+        self._inputs: IO[bytes] | None = None
         self.rows = 0
 
     @property
@@ -55,27 +57,39 @@ class NpyTable:
                     name, f"has shape {array.shape} for {rows.examples} examples: save one row for each"
                 )
         if not self._columns:
-            self._folder.mkdir(parents=True)
-            for name, array in columns.items():
-                self._columns[name] = _Column(file_of(self._folder, name), array)
-                self._columns[name].begin()
+            self._begin(columns)
         if columns.keys() != self._columns.keys():
             raise task_error(
                 f"Task(predictions=…): a batch has columns {list(columns)} after others with {self.columns}"
             )
         for name, array in columns.items():
             self._columns[name].add(name, array)
+        if rows.inputs:
+            self._inputs = self._inputs or (self._folder / INPUTS).open("xb")
+            self._inputs.writelines(line_of(place, shown) for place, shown in rows.inputs.items())
         self.rows += rows.examples
+
+    def _begin(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Create the files of the columns, which are like these."""
+        self._folder.mkdir(parents=True)
+        for name, array in columns.items():
+            self._columns[name] = _Column(file_of(self._folder, name), array)
+            self._columns[name].begin()
 
     def finish(self) -> None:
         """Write the number of rows into the headers, and make the files durable."""
         for column in self._columns.values():
             column.finish(self.rows)
+        if self._inputs is not None:
+            sync_file(self._inputs)
 
     def close(self) -> None:
         """Close the files, finished or not."""
         for column in self._columns.values():
             column.close()
+        if self._inputs is not None:
+            with contextlib.suppress(OSError):
+                self._inputs.close()
 
 
 class _Column:

@@ -49,6 +49,7 @@ class EvalSet:
             a set.
         slices: As `Task(slices=…)`, for this set alone, in addition to those. A value may also be an array or a list
             with one key for each example in the order of the data.
+        show: As `Task(show=…)`, for this set alone.
         metrics: As `Task(metrics=…)`, for this set alone. A set with metrics or a loss of its own has none of the task.
         loss: As `Task(loss=…)`, for this set alone.
         step: As `Task(step=…)`, for this set alone.
@@ -62,6 +63,7 @@ class EvalSet:
     check: CheckPolicy = "sample"
     groups: Any = None
     slices: Mapping[str, Any] = field(default_factory=dict)
+    show: Callable[[Any, Any], Any] | None = None
     metrics: Callable[[], Sequence[Any]] | None = None
     loss: Any = None
     step: Callable[[Any, Any], Any] | None = None
@@ -80,7 +82,7 @@ class EvalSet:
         if self.check not in get_args(CheckPolicy):
             raise TaskError(f"EvalSet(check={self.check!r}) must be 'sample' or 'all'")
         _check_slices("EvalSet", self.slices)
-        for name in ("metrics", "step"):
+        for name in ("metrics", "step", "show"):
             if (value := getattr(self, name)) is not None and not callable(value):
                 raise TaskError(f"EvalSet({name}=…) must be a function, found {value!r}: write lambda: …")
 
@@ -184,6 +186,10 @@ class Task:
             by name, a function of (x, y) of a batch as numpy arrays, or the name of a column of x or y. One bool for
             each example makes one slice, and one text or whole number makes a slice for each value, such as
             "country=de". A tuple of two of the names crosses them.
+        show: Returns the input of one example as people should see it where evaluations are compared: a text, the bytes
+            of a PNG or JPEG, or an array of pixels, such as `lambda x, y: x`; None: nothing. It takes (x, y) of the
+            example as numpy arrays, and is called for examples whose prediction is wrong, or for all if the columns do
+            not say that. It needs `predictions`. Each worker saves at most 1,000 inputs of a set, and 8 MiB.
     """
 
     build_model: Callable[[], Any] | None = None
@@ -205,6 +211,7 @@ class Task:
     evaluate_timeout_seconds: float = 4 * 3600.0
     goals: Mapping[str, Goal] = field(default_factory=dict)
     slices: Mapping[str, Any] = field(default_factory=dict)
+    show: Callable[[Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
         self._check_functions()
@@ -218,6 +225,10 @@ class Task:
                 f"Task(predictions=…) must be True or a function of (x, y, predictions), found {self.predictions!r}"
             )
         self._check_sets()
+        if not self.predictions and any(one.show is not None for one in self.sets().values()):
+            raise TaskError(
+                "Task(show=…) needs saved predictions, which tell the examples that changed: write predictions=True"
+            )
         if self.batch_size is not None and not _is_count(self.batch_size):
             raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
         self._check_goals()
@@ -287,7 +298,7 @@ class Task:
 
     def _check_model(self) -> None:
         """Check the arguments that define the model, or that there is none. Raises `TaskError`."""
-        for name in ("build_model", "metrics", "checkpoint", "restore", "load", "predict", "step"):
+        for name in ("build_model", "metrics", "checkpoint", "restore", "load", "predict", "step", "show"):
             value = getattr(self, name)
             if not callable(value) and value is not None and not (name == "checkpoint" and isinstance(value, str)):
                 raise TaskError(f"Task({name}=…) must be a function, found {value!r}: write lambda: …")
@@ -367,6 +378,8 @@ class Task:
         }
         if self.slices:
             longer = {name: replace(one, slices={**self.slices, **one.slices}) for name, one in longer.items()}
+        if self.show is not None:
+            longer = {name: replace(one, show=one.show or self.show) for name, one in longer.items()}
         return {name: eval_set for name, eval_set in longer.items() if evaluated % eval_set.every_nth == 0}
 
 

@@ -3,7 +3,7 @@
 Nothing is written, and no daemon is needed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +15,11 @@ from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.coordination.totals import number_of
 from sidecar.errors import SettingsError
+from sidecar.protocol.example_inputs import Input, input_record
 from sidecar.publishing.export import exported
 from sidecar.publishing.report import bests, plan_of
 from sidecar.publishing.stretches import with_breaks
-from sidecar.retention.saves.evaluation_differences import NumberDifference, differences
+from sidecar.retention.saves.evaluation_differences import NumberDifference, changed_inputs, differences
 from sidecar.system.plain_text import one_line
 
 Record = dict[str, Any]
@@ -49,7 +50,10 @@ class RunRecords:
         plans = plans_by_name(self._entries(), lambda: self._state, best_metric)
         storage = PosixStorage(self.root)
         before, after = (named_evaluation(plans, name, lambda plan: read_success(storage, plan)) for name in (old, new))
-        return [difference_record(one) for one in differences(self.root, after, before)]
+        return [
+            difference_record(one, changed_inputs(self.root, after, before, one))
+            for one in differences(self.root, after, before)
+        ]
 
     def _entries(self) -> Iterator[Entry]:
         storage = PosixStorage(self.root)
@@ -92,8 +96,8 @@ def named_evaluation(plans: dict[str, int], name: str, read: Callable[[int], Clo
     return found
 
 
-def difference_record(one: NumberDifference) -> Record:
-    """Return a difference as plain values."""
+def difference_record(one: NumberDifference, inputs: Mapping[int, Input]) -> Record:
+    """Return a difference as plain values. `inputs`: of the examples that changed, by their numbers."""
     return {
         "metric": one.metric,
         "label": one.label,
@@ -107,5 +111,6 @@ def difference_record(one: NumberDifference) -> Record:
         "detectable": one.detectable,
         "fixed": list(one.fixed),
         "broken": list(one.broken),
+        "inputs": {place: input_record(shown) for place, shown in inputs.items()},
         "note": one.found.note,
     }

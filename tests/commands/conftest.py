@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from catalogs import make_catalog
 from commands.journal_files import Writers
@@ -19,6 +20,7 @@ from sidecar.commands.status.render import lines
 from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
+from sidecar.evaluation.data.example_inputs import thumbnail
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Checkpoint, group_id
 
@@ -140,7 +142,8 @@ def compared(tmp_path):
         result = replace(one.outcome.result, group=group_id(one.plan.members))
         outcome = replace(one.outcome, run=run, result=result)
         one = replace(one, plan=replace(one.plan, run=run, evaluated=number - 1), outcome=outcome)
-        save(root, one, {"y": LABELS, "predictions": scores(right)})
+        inputs = {} if right > 800 else {801: "a text\nof two lines", 802: thumbnail(np.zeros((8, 8)))}
+        save(root, one, {"y": LABELS, "predictions": scores(right)}, inputs=inputs)
         storage.create(plan_path(number), dumps(one.plan))
         storage.create(outcome_path(number), dumps(one.outcome))
     return tmp_path / "ckpts"

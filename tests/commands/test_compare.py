@@ -23,12 +23,19 @@ def test_evaluations_are_named_in_several_ways(compared, names):
     assert lines[1] == "test/accuracy: 0.8 → 0.86, +0.06 (95 % 0.04506 to 0.0747, paired): better"
     assert lines[2].startswith("    60 fixed: 800, 801, ")
     assert lines[2].endswith(", 849 and 10 more (--csv)")
+    assert lines[3] == "        801: 'a text\\nof two lines'"
+    assert lines[4].endswith("images of them: on the status page, and in the table of --csv")
 
 
 def test_all_changed_examples_are_a_table(compared):
     """For other programs."""
     lines = run(compared, "2", "1", "--csv").splitlines()
-    assert lines[:2] == ["metric,example,change", "test/accuracy,800,broken"]
+    assert lines[:3] == [
+        "metric,example,change,input",
+        "test/accuracy,800,broken,",
+        r"test/accuracy,801,broken,a text\nof two lines",
+    ]
+    assert lines[3].startswith('test/accuracy,802,broken,"data:image/png;base64,iVBOR')
     assert len(lines) == 61
 
 

@@ -82,7 +82,9 @@ def test_two_evaluations_are_compared_example_by_example(compared, look):
     assert "<h1>ckpt-2 compared with ckpt-1</h1>" in html
     assert "+0.06" in html
     assert '<span class="good">better</span> (paired)' in html
-    assert "<dt>60 fixed</dt><dd>800, 801, " in html
+    assert '<dt>60 fixed</dt><dd><ul class="examples"><li><q>a text' in html
+    assert '<img src="data:image/png;base64,iVBOR' in html
+    assert "</ul>800, 803, " in html
     assert "849 …</dd>" in html
     (accuracy, *_) = json.loads(told)["differences"]
     assert (accuracy["verdict"], accuracy["fixed_count"], len(accuracy["fixed"])) == ("better", 60, 50)

@@ -28,6 +28,8 @@ def test_two_evaluations_are_compared(compared, names):
     assert (found["metric"], found["rule"], found["verdict"]) == ("test/accuracy", "paired", "better")
     assert found["difference"] == pytest.approx(0.06)
     assert (len(found["fixed"]), found["broken"]) == (60, [])
+    assert found["inputs"][801] == {"text": "a text\nof two lines"}
+    assert found["inputs"][802]["image"].startswith("data:image/png;base64,")
 
 
 def test_what_is_not_there_is_told(compared, tmp_path):

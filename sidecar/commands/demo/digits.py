@@ -63,6 +63,8 @@ def task() -> Task:
         metrics=lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         loss=keras.losses.SparseCategoricalCrossentropy(),
         batch_size=32,
+        predictions=True,
+        show=lambda x, _: x,  # the image, for examples that changed
     )
 
 

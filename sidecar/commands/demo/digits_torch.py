@@ -65,6 +65,8 @@ def task() -> Task:
         metrics=lambda: [Accuracy()],
         loss=nn.CrossEntropyLoss(),
         batch_size=32,
+        predictions=True,
+        show=lambda x, _: x,  # the image, for examples that changed
     )
 
 

@@ -23,6 +23,7 @@ from sidecar.evaluation.backend import Stream, Tick
 from sidecar.evaluation.data.batch_source import Batch, BatchSource, Division, ListedSource
 from sidecar.evaluation.data.cache import Cache, CacheBudget
 from sidecar.evaluation.data.digest import digest_of
+from sidecar.evaluation.data.example_inputs import ExampleInputs
 from sidecar.evaluation.data.groups import RepeatedKeys, group_numbers
 from sidecar.evaluation.data.listed import ListedSet, read_sample
 from sidecar.evaluation.data.nonfinite import WEIGHT, NonfiniteCounter
@@ -141,6 +142,10 @@ class EvalSetReader:
     def slices(self) -> SliceTable | None:
         """The slices to which examples belong; None: there are none. Raises `TaskError` for impossible ones."""
         return SliceTable(self.name, self._eval_set.slices) if self._eval_set.slices else None
+
+    def inputs(self) -> ExampleInputs:
+        """Return what collects the inputs that the task shows of examples, for one evaluation."""
+        return ExampleInputs(self.name, self._eval_set.show)
 
     @cached_property
     def groups(self) -> NDArray[np.int64] | None:

@@ -112,7 +112,7 @@ class SliceTable:
             if _is_of_examples(definition):
                 keys = definition[first : first + examples]
             else:
-                parts = parts or _x_and_y(batch)
+                parts = parts or x_and_y(batch)
                 keys = self._called(name, definition, *parts)
             codes[:] = [self._number(name, key) for key in self._checked(name, keys, examples)]
 
@@ -178,7 +178,7 @@ class SliceTable:
 
 def column_of(batch: Batch, name: str, where: str, remedy: str) -> list[Any]:
     """Return the values of a column of the inputs or labels of a batch, one for each example. Raises `TaskError`."""
-    return _listed(_column(*_x_and_y(batch), name, where, remedy))
+    return _listed(_column(*x_and_y(batch), name, where, remedy))
 
 
 def columns_of(batch: Batch, is_wanted: Callable[[str], Any]) -> Iterator[tuple[str, list[Any]]]:
@@ -220,7 +220,7 @@ def _text(key: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _x_and_y(batch: Batch) -> tuple[Any, Any]:
+def x_and_y(batch: Batch) -> tuple[Any, Any]:
     """Return inputs and labels of a batch as arrays of numpy. Of a batch by name, the labels are those of that name."""
     content = getattr(batch, "content", batch)  # of PyTorch's batches
     x, y, _ = parts_of(tuple(content) if isinstance(content, list) else content)

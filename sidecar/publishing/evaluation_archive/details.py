@@ -47,9 +47,12 @@ class DetailsReader:
         if after is None or after.outcome.result is None or before is None or before.outcome.result is None:
             return None
         from sidecar.publishing.run_records import difference_record  # noqa: PLC0415 - only who compares pays for it
-        from sidecar.retention.saves.evaluation_differences import differences  # noqa: PLC0415
+        from sidecar.retention.saves.evaluation_differences import changed_inputs, differences  # noqa: PLC0415
 
-        found = [difference_record(one) for one in differences(self.root, after, before)]
+        found = [
+            difference_record(one, changed_inputs(self.root, after, before, one, EXAMPLES_SHOWN))
+            for one in differences(self.root, after, before)
+        ]
         for one in found:
             for kind in ("fixed", "broken"):
                 one[f"{kind}_count"], one[kind] = len(one[kind]), one[kind][:EXAMPLES_SHOWN]

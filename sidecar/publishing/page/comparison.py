@@ -1,7 +1,7 @@
 """Show in what two evaluations differ: every number with its interval, and the examples that changed. Pure."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sidecar.publishing.page.confusion_matrix import matrix_picture
@@ -30,7 +30,7 @@ def comparison_page(found: Mapping[str, Any], run: str, files: Files) -> str:
 <p class="note">{_one("new", new)} · {_one("old", old)}</p>
 {table(heads, map(_row, found["differences"]), caption="Differences, new minus old")}
 <p class="note">Where the same examples were evaluated, the interval is that of the differences example by example.</p>
-{changed and f"<h2>Examples that changed</h2>{changed}"}
+<section id="changed">{changed and f"<h2>Examples that changed</h2>{changed}"}</section>
 {"".join(map(_matrix, found["confusion"]))}
 <p class="note">All of them: <code class="path">{text(line)}</code> ·
 <a href="api/comparison?new={new["plan"]}&amp;old={old["plan"]}" download="comparison-{new["plan"]}.json">JSON</a></p>
@@ -69,11 +69,26 @@ def _matrix(one: Mapping[str, Any]) -> str:
 
 
 def _changed(one: Mapping[str, Any]) -> str:
-    """Return the numbers of the examples that changed, from 0 in the order of the data."""
+    """Return the numbers of the examples that changed, from 0 in the order of the data, with inputs that were saved."""
     items = [
-        f"<dt>{one[f'{kind}_count']:,} {kind}</dt><dd>{', '.join(map(str, one[kind]))}"
+        f"<dt>{one[f'{kind}_count']:,} {kind}</dt><dd>{_examples(one[kind], one['inputs'])}"
         f"{' …' * (one[f'{kind}_count'] > len(one[kind]))}</dd>"
         for kind in ("fixed", "broken")
         if one[f"{kind}_count"]
     ]
     return f"<h3>{text(one['metric'])}</h3><dl>{''.join(items)}</dl>"
+
+
+def _examples(places: Sequence[int], inputs: Mapping[int, Mapping[str, str]]) -> str:
+    """Return numbers of examples; those with an input as a list of figures."""
+    figures = "".join(
+        f"<li>{_input(place, inputs[place])}<span>{place}</span></li>" for place in places if place in inputs
+    )
+    rest = ", ".join(str(place) for place in places if place not in inputs)
+    return f'<ul class="examples">{figures}</ul>{rest}' if figures else rest
+
+
+def _input(place: int, of: Mapping[str, str]) -> str:
+    if "image" in of:
+        return f'<img src="{text(of["image"])}" alt="input of example {place}">'
+    return f"<q>{text(of['text'])}</q>"

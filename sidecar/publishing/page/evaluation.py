@@ -161,16 +161,22 @@ def _compared(details: Details) -> str:
         for what, other in found.items()
         if other["plan"] != details["plan"]
     }
-    links = [
-        f'<a href="comparison?new={details["plan"]}&amp;old={others[what]}">{words}</a>'
+    pages = {
+        words: f"comparison?new={details['plan']}&amp;old={others[what]}"
         for what, words in (("before", "step before"), ("best", "best"))
         if what in others
-    ]
+    }
+    links = [f'<a href="{page}">{words}</a>' for words, page in pages.items()]
+    changed = "".join(
+        f'<details class="changed" data-page="{page}"><summary>Examples that changed against the {words}</summary>'
+        f'<p class="note"><a href="{page}">The comparison</a> lists them.</p></details>'
+        for words, page in pages.items()
+    )
     line = shlex.join(["sidecar", "compare", details["directory"], "best", details["checkpoint"]])
     return (
         (
             f'<p class="note">Are these differences more than chance, and which examples changed? Compare with the '
-            f'{" or the ".join(links)}, or type <code class="path">{text(line)}</code></p>'
+            f'{" or the ".join(links)}, or type <code class="path">{text(line)}</code></p>{changed}'
         )
         if links
         else ""

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from sidecar.coordination.journal_state import Closed
 from sidecar.errors import StorageError
 from sidecar.protocol.column_names import GROUP, PLACE, PREDICTIONS, file_name
+from sidecar.protocol.example_inputs import INPUTS
 from sidecar.protocol.records import Plan
 from sidecar.retention.saves.cleanup import ArtifactCleanup
 from sidecar.retention.saves.example_values import MOST_BYTES, UnusableError, is_paired_by
@@ -150,8 +151,9 @@ def upload(objects: Objects, root: Path, path: str, to: str, first: Collection[s
 def fetched_columns(root: BucketState, evaluations: Iterable[Closed], eval_set: str, metric: str) -> Iterator[Folder]:
     """Open a temporary folder that holds what gives a metric's value for each example, below the paths of the saves.
 
-    All other columns of the eval set are empty files. Raises `UnusableError` if there is too much, and `StorageError`
-    if the bucket does not answer, because a comparison without the examples would then hold for ever.
+    All other columns of the eval set are empty files. `metric` may be `INPUTS`, for the inputs that the task shows.
+    Raises `UnusableError` if there is too much, and `StorageError` if the bucket does not answer, because a comparison
+    without the examples would then hold for ever.
     """
     with (
         tempfile.TemporaryDirectory(prefix="sidecar-columns-") as place,
@@ -175,7 +177,9 @@ def _fetch_columns(root: BucketState, closed: Closed, into: Folder, eval_set: st
         listed = {each.key.removeprefix(f"{path}/"): each for each in found}
         names = {name for name in (PLACE, GROUP, metric, "y", "predictions") if f"{file_name(name)}.npy" in listed}
         wanted = names - ({"y", "predictions"} if metric in names else set()) if is_paired_by(metric, names) else set()
-        files = {f"{file_name(name)}.npy" for name in wanted}
+        files = {f"{file_name(name)}.npy" for name in wanted} | (
+            {INPUTS} & listed.keys() if metric == INPUTS else set()
+        )
         if sum(listed[name].size for name in files) > MOST_BYTES:
             raise UnusableError("the columns are too large")
         for name, each in listed.items():

@@ -104,7 +104,7 @@ class ComparisonStore:
         """Return the difference by the published numbers alone, or why there is none."""
         assert new is not None  # it has a number
         assert old is not None
-        why = obstacle(new, old, _eval_set(new, self.metric))
+        why = obstacle(new, old, eval_set_of(new, self.metric))
         if why is not None:
             return Difference(rule=NOT_COMPARABLE, number=None, confidence=confidence, note=why)
         return compare_values(*values, confidence)
@@ -127,7 +127,7 @@ class ComparisonStore:
 
     def _paired(self, new: Closed, old: Closed, expected: Difference, size: float) -> Difference:
         """Return the difference of the values of the same examples. Raises `UnusableError` if they are not known."""
-        eval_set = _eval_set(new.result, self.metric)
+        eval_set = eval_set_of(new.result, self.metric)
         saved = saved_pair(self.root, new, old, eval_set, self.metric.removeprefix(f"{eval_set}/"))
         pairs = Pairs()
         for start in range(0, len(saved[0]), _PART):
@@ -152,7 +152,7 @@ def saved_pair(
     if not seen_data(after)[eval_set].is_known_to_equal(seen_data(before)[eval_set]):
         raise UnusableError(f"no fingerprint says that both have the same examples of {eval_set!r}")
     try:
-        with _opened(root, (new, old), eval_set, metric) as folder:
+        with opened_saves(root, (new, old), eval_set, metric) as folder:
             newer, older = (values_of(folder, each, eval_set, metric) for each in (new, old))
             groups = groups_of(folder, new, eval_set)
     except OSError as error:
@@ -160,7 +160,7 @@ def saved_pair(
     return newer, older, groups
 
 
-def _opened(
+def opened_saves(
     root: Path, evaluations: Sequence[Closed], eval_set: str, metric: str
 ) -> contextlib.AbstractContextManager[Folder]:
     """Open the folder that holds the values that were saved of a metric; of a bucket, one with copies of them."""
@@ -171,7 +171,7 @@ def _opened(
     return fetched_columns(root, evaluations, eval_set, metric)
 
 
-def _eval_set(result: Result, metric: str) -> str:
+def eval_set_of(result: Result, metric: str) -> str:
     """Return the eval set of EVAL_SET/METRIC in a result that has measured it. Names may contain a slash."""
     return next(
         eval_set for eval_set, metrics in result.metrics.items() for name in metrics if f"{eval_set}/{name}" == metric

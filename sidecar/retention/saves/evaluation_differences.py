@@ -12,9 +12,11 @@ from sidecar.coordination.comparability import obstacle
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import has_direction
 from sidecar.evaluation.intervals import Z
+from sidecar.protocol.example_inputs import Input
 from sidecar.protocol.records import Value
 from sidecar.retention.saves.comparison import Difference, Pairs, compare_values, published, size_of
-from sidecar.retention.saves.comparison_store import saved_pair
+from sidecar.retention.saves.comparison_store import eval_set_of, saved_pair
+from sidecar.retention.saves.example_inputs import inputs_of
 from sidecar.retention.saves.example_values import UnusableError
 
 _POWER: Final = 0.8416212335729143  # the 80 % quantile of the standard normal distribution
@@ -87,6 +89,17 @@ def differences(root: Path, new: Closed, old: Closed, only: str | None = None) -
                 if (was := were_slices[label].metrics.get(name)) is not None:
                     found = compare_values(value, was)
                     yield NumberDifference(metric=f"{eval_set}/{name}", label=label, old=was, new=value, found=found)
+
+
+def changed_inputs(
+    root: Path, new: Closed, old: Closed, one: NumberDifference, most: int | None = None
+) -> dict[int, Input]:
+    """Return the inputs that workers saved of the first `most` examples that were fixed, and of those that were broken.
+
+    `root`: the state directory of the run. Raises `StorageError` if the bucket that holds them does not answer.
+    """
+    places = (*one.fixed[:most], *one.broken[:most])
+    return inputs_of(root, (new, old), eval_set_of(new.result, one.metric), places) if places else {}
 
 
 def _found(root: Path, new: Closed, old: Closed, eval_set: str, name: str, one: NumberDifference) -> NumberDifference:

@@ -19,7 +19,7 @@ class Seen(HTMLParser):
     def handle_starttag(self, tag, attrs):
         """Note an element and its id."""
         self.ids += [given for name, given in attrs if name == "id"]
-        if tag not in ("meta", "link", "input"):
+        if tag not in ("meta", "link", "input", "img"):
             self.open.append(tag)
         self.leads = dict(attrs).get("href") if tag == "a" else None
 

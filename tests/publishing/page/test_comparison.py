@@ -14,6 +14,7 @@ def found(**of):
     row = {"plan": 7, "checkpoint": EVIL, "step": None, "step_source": None, "completed_at": "2026-01-01T00:00:00Z"}
     one = {"metric": EVIL, "label": EVIL, "old": 0.5, "new": 0.25, "difference": -0.25, "lower": None, "upper": None}
     one |= {"rule": "value", "verdict": "", "note": "", "fixed": [], "broken": [], "fixed_count": 0, "broken_count": 0}
+    one["inputs"] = {}
     return {
         "new": row,
         "old": row | {"plan": 5},
@@ -32,6 +33,8 @@ def found(**of):
         ({"rule": "none", "difference": None, "note": EVIL}, f"cannot be compared: {EVIL}"),
         ({"new": None, "difference": None}, "0.5not finite"),
         ({"broken": [3, 5], "broken_count": 51}, "51 broken3, 5 …"),
+        ({"fixed": [3, 5], "fixed_count": 2, "inputs": {3: {"text": EVIL}}}, f"2 fixed{EVIL}35"),
+        ({"broken": [3], "broken_count": 1, "inputs": {3: {"image": EVIL}}}, "1 broken3"),
     ],
 )
 def test_a_number_tells_what_is_known(of, words):

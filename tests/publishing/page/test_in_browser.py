@@ -10,9 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from served_run import ServedRun, get, minutes_ago, served_together, value
 
+from sidecar.evaluation.backend import Rows
+from sidecar.evaluation.data.example_inputs import thumbnail
+from sidecar.evaluation.npy_table import NpyTable
 from sidecar.evaluation.states import ExactSum
 from sidecar.publishing import report
 from sidecar.publishing.status import MemberProgress, Newest, WorkerStatus
@@ -439,6 +443,30 @@ def test_arrow_keys_lead_to_the_next_evaluation(run, serve, visit):
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="epoch-2.keras").wait_for()
+
+
+def test_inputs_of_changed_examples(run, serve, visit):
+    """The evaluation shows the images and texts of the examples that it broke and fixed; hostile ones do nothing."""
+    labels = np.zeros(100, np.int64)
+    for wrong in (range(20, 30), range(15, 25)):
+        plan = run.plan(f"epoch-{wrong[0]}.keras", 100 - wrong[0], members=1)
+        predictions = np.eye(2, dtype=np.float32)[[int(place in wrong) for place in range(100)]]
+        inputs = {place: thumbnail(np.eye(8)) if place % 2 else EVIL[0] for place in wrong}
+        table = NpyTable(run.folder / plan.folder / "worker-0-of-1" / "predictions" / "test")
+        table.add(Rows(0, 100, {"y": labels, "predictions": predictions}, inputs=inputs))
+        table.finish()
+        table.close()
+        run.succeed({"test": {"accuracy": value(0.9)}}, examples={"test": 100})
+    page = visit(f"{serve(run).url}/#evaluation-2")
+    page.get_by_text("Examples that changed against the step before").click()
+    images = page.locator(".changed img")
+    images.nth(5).wait_for()
+    assert images.evaluate_all("all => all.map(each => each.alt)") == [
+        *(f"input of example {place}" for place in (25, 27, 29, 15, 17, 19))
+    ]
+    assert images.evaluate_all("all => all.map(each => each.naturalWidth)") == [8] * 6
+    assert page.locator(".changed q").all_inner_texts() == [EVIL[0]] * 4
+    problems(pytest.importorskip("axe_playwright_python.sync_playwright").Axe(), page)
 
 
 def test_smoothing_and_log_scale(run, serve, visit):

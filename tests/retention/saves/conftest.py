@@ -43,7 +43,7 @@ def closed(
     )
 
 
-def save(root, closed, columns, *, batch=64, groups=None):
+def save(root, closed, columns, *, batch=64, groups=None, inputs=None):
     """Save columns as workers do: batch b goes to rank b mod n."""
     saves = closed.outcome.result.saves
     for rank, folder in enumerate(saves):
@@ -51,7 +51,9 @@ def save(root, closed, columns, *, batch=64, groups=None):
         for first in range(rank * batch, COUNT, batch * len(saves)):
             part = {name: array[first : first + batch] for name, array in columns.items()}
             own = None if groups is None else groups[first : first + batch]
-            table.add(Rows(columns=part, examples=len(next(iter(part.values()))), first=first, groups=own))
+            count = len(next(iter(part.values())))
+            shown = {place: of for place, of in (inputs or {}).items() if first <= place < first + count}
+            table.add(Rows(columns=part, examples=count, first=first, groups=own, inputs=shown))
         table.finish()
         table.close()
 
@@ -71,6 +73,6 @@ def store(tmp_path):
 def pair(tmp_path):
     """Two evaluations by other numbers of workers, the newer one with 20 more right."""
     old, new = closed(1, 800, workers=2), closed(2, 820, workers=3)
-    save(tmp_path, old, {"y": LABELS, "predictions": scores(800)})
+    save(tmp_path, old, {"y": LABELS, "predictions": scores(800)}, inputs={999: "a text"})
     save(tmp_path, new, {"y": LABELS.astype(np.uint8), "predictions": scores(820).astype(np.float16)})
     return new, old

@@ -13,6 +13,7 @@ from sidecar.protocol.records import Checkpoint, Member, Plan
 from sidecar.retention.saves.bucket_saves import BucketSaves
 from sidecar.retention.saves.cleanup import ArtifactCleanup
 from sidecar.retention.saves.comparison_store import ComparisonStore
+from sidecar.retention.saves.example_inputs import inputs_of
 from sidecar.retention.saves.retention import CleanupRequest, RetainedStates
 from sidecar.settings import Settings
 from sidecar.system.bounded_calls import HangingError
@@ -142,7 +143,7 @@ def test_examples_are_paired_by_what_the_bucket_holds(pair, tmp_path, use_bucket
     )
     storage = state_storage(settings)
     objects = settings.run_dir.objects
-    for path in sorted(tmp_path.glob("evaluations/**/*.npy")):
+    for path in sorted(tmp_path.glob("evaluations/**/*.*")):
         objects.put(path.relative_to(tmp_path).as_posix(), path)
     nowhere = replace(objects.rules, bucket_endpoint="http://127.0.0.1:9")
     settings.state_dir.objects = replace(objects, rules=nowhere, _store=None)
@@ -154,4 +155,5 @@ def test_examples_are_paired_by_what_the_bucket_holds(pair, tmp_path, use_bucket
     found = ComparisonStore(storage, settings.run_dir, "test/accuracy").compare(closed(3, 830), pair[0])
     assert (found.rule, "no saved predictions" in found.note) == ("intervals", True)
     assert len(storage.names("comparisons")) == 2
+    assert inputs_of(settings.run_dir, pair, "test", [5, 999]) == {999: "a text"}
     assert not (tmp_path / "home").exists()

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from retention.saves.conftest import COUNT, LABELS, closed, save, scores
 
+from sidecar.evaluation.data.example_inputs import thumbnail
 from sidecar.protocol.records import Slice, Value
-from sidecar.retention.saves.evaluation_differences import differences
+from sidecar.retention.saves.evaluation_differences import changed_inputs, differences
 
 
 def with_classes(evaluation, number):
@@ -24,6 +25,22 @@ def test_examples_that_changed_are_listed(tmp_path, pair):
     assert (found.fixed, found.broken) == (tuple(range(800, 820)), ())
     (back,) = differences(tmp_path, *pair[::-1])
     assert (back.verdict, back.fixed, back.broken) == ("worse", (), found.fixed)
+
+
+def test_inputs_of_changed_examples(tmp_path):
+    """An example that is fixed was wrong before, so the older evaluation has its input."""
+    image = thumbnail(np.zeros((8, 8)))
+    old, new = closed(1, 800, workers=2), closed(2, 802, workers=3)
+    fixed = np.where(np.arange(COUNT) < 3, False, np.arange(COUNT) < 805)
+    save(
+        tmp_path, old, {"y": LABELS, "predictions": scores(800)}, inputs={802: "a text", 803: image, 900: "both wrong"}
+    )
+    guesses = np.eye(10, dtype=np.float32)[np.where(fixed, LABELS, (LABELS + 1) % 10)]
+    save(tmp_path, new, {"y": LABELS, "predictions": guesses}, inputs={1: image, 900: "both wrong"})
+    (found,) = differences(tmp_path, new, old)
+    assert (found.fixed, found.broken) == ((800, 801, 802, 803, 804), (0, 1, 2))
+    assert changed_inputs(tmp_path, new, old, found) == {802: "a text", 803: image, 1: image}
+    assert changed_inputs(tmp_path, new, old, found, most=2) == {1: image}
 
 
 def test_the_difference_that_is_detectable(tmp_path):

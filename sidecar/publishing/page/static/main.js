@@ -1,5 +1,6 @@
 // Start the scripts of the page: keep it up to date, draw curves, show evaluations, add older ones.
 
+import { showChangedExamples } from "./changed_examples.js";
 import { Curves } from "./curves.js";
 import { showEvaluations } from "./evaluation.js";
 import { addOlderOnRequest } from "./older.js";
@@ -11,6 +12,7 @@ import { showTimes } from "./times.js";
 showTimes(document);
 makeSortable(document);
 showPartCurves();
+showChangedExamples();
 setInterval(() => showTimes(document), 5000);
 
 if (document.getElementById("page")) {
