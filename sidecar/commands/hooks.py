@@ -47,6 +47,10 @@ def make_hooks(settings: Settings) -> Iterator[Hook]:
         )
 
 
+def _by_name(settings: Settings) -> list[tuple[HookName, HookSetting]]:
+    return [(hook, settings.hooks[hook]) for hook in HOOKS if hook in settings.hooks]
+
+
 def make_noise_rule(settings: Settings) -> ExceedsNoise | None:
     """Return what must hold in addition for a new best evaluation by `best_metric`; None if `best_by` is `value`."""
     if settings.best_by != "significant":
@@ -54,49 +58,6 @@ def make_noise_rule(settings: Settings) -> ExceedsNoise | None:
     from sidecar.publishing.sinks.recorded_comparisons import RecordedComparisons  # noqa: PLC0415 - most daemons compare nothing
 
     return RecordedComparisons(state_storage(settings), settings.run_dir)
-
-
-def try_hooks(settings: Settings, event: str | None, report: Callable[[str], None] = typer.echo) -> bool:
-    """Send a sample event to each hook, or to one. Print a line for each, and return whether all have taken it.
-
-    Raises `SettingsError` if there is no such hook.
-    """
-    hooks = [(hook, setting) for hook, setting in _by_name(settings) if event in (None, hook)]
-    if not hooks:
-        which = "no hook is set" if event is None else f"hook {event!r} is not set"
-        raise SettingsError(f"{which}: write a table [hooks] in sidecar.toml, with some of {', '.join(HOOKS)}")
-    return all([_test(settings.run, hook, setting, report) for hook, setting in hooks])  # noqa: C419 - try all of them
-
-
-def directory_and_event(words: Sequence[str]) -> tuple[Path | None, str | None]:
-    """Return the checkpoint directory and the hook that a person typed, as far as both are there.
-
-    Raises `SettingsError` if there are several of one of them, or if neither a hook nor a folder has such a name.
-    """
-    events, others = [word for word in words if word in HOOKS], [word for word in words if word not in HOOKS]
-    if unknown := next((word for word in others if not Path(word).is_dir()), None):
-        close = difflib.get_close_matches(unknown, HOOKS, n=1)
-        similar = f"did you mean {close[0]}?" if close else similar_folder(Path(unknown).absolute())
-        remedy = similar or f"hooks are {', '.join(HOOKS)}"
-        raise SettingsError(f"{unknown!r} is neither a hook nor a directory: {remedy}")
-    if len(events) > 1 or len(others) > 1:
-        raise SettingsError(f"{' '.join(words)}: give one directory and one hook: `sidecar hooks test ckpts best`")
-    return (Path(others[0]) if others else None), (events[0] if events else None)
-
-
-def _test(run: str, hook: HookName, setting: HookSetting, report: Callable[[str], None]) -> bool:
-    began = time.monotonic()
-    try:
-        target = make_target(hook, setting)
-        sample = _sample(run, hook, time.time(), secrets.token_hex(16))
-        best = BestSoFar()
-        best.note(_sample_evaluation(run, 0.0, "sample", hook="best"))
-        target.send(event_json(hook, sample, best, test=True), event_id(hook, sample))
-    except SidecarError as error:
-        report(printable(f"{hook}: failed: {error}"))
-        return False
-    report(printable(f"{hook}: {target.shown} has taken the sample, after {time.monotonic() - began:.1f} s"))
-    return True
 
 
 def make_target(hook: HookName, setting: HookSetting) -> Target:
@@ -154,8 +115,47 @@ def _how(path: Path) -> str:
     return f'write one with `(umask 077; echo "whsec_$(head -c 32 /dev/urandom | base64)" > {path})`'
 
 
-def _by_name(settings: Settings) -> list[tuple[HookName, HookSetting]]:
-    return [(hook, settings.hooks[hook]) for hook in HOOKS if hook in settings.hooks]
+def try_hooks(settings: Settings, event: str | None, report: Callable[[str], None] = typer.echo) -> bool:
+    """Send a sample event to each hook, or to one. Print a line for each, and return whether all have taken it.
+
+    Raises `SettingsError` if there is no such hook.
+    """
+    hooks = [(hook, setting) for hook, setting in _by_name(settings) if event in (None, hook)]
+    if not hooks:
+        which = "no hook is set" if event is None else f"hook {event!r} is not set"
+        raise SettingsError(f"{which}: write a table [hooks] in sidecar.toml, with some of {', '.join(HOOKS)}")
+    return all([_test(settings.run, hook, setting, report) for hook, setting in hooks])  # noqa: C419 - try all of them
+
+
+def _test(run: str, hook: HookName, setting: HookSetting, report: Callable[[str], None]) -> bool:
+    began = time.monotonic()
+    try:
+        target = make_target(hook, setting)
+        sample = _sample(run, hook, time.time(), secrets.token_hex(16))
+        best = BestSoFar()
+        best.note(_sample_evaluation(run, 0.0, "sample", hook="best"))
+        target.send(event_json(hook, sample, best, test=True), event_id(hook, sample))
+    except SidecarError as error:
+        report(printable(f"{hook}: failed: {error}"))
+        return False
+    report(printable(f"{hook}: {target.shown} has taken the sample, after {time.monotonic() - began:.1f} s"))
+    return True
+
+
+def directory_and_event(words: Sequence[str]) -> tuple[Path | None, str | None]:
+    """Return the checkpoint directory and the hook that a person typed, as far as both are there.
+
+    Raises `SettingsError` if there are several of one of them, or if neither a hook nor a folder has such a name.
+    """
+    events, others = [word for word in words if word in HOOKS], [word for word in words if word not in HOOKS]
+    if unknown := next((word for word in others if not Path(word).is_dir()), None):
+        close = difflib.get_close_matches(unknown, HOOKS, n=1)
+        similar = f"did you mean {close[0]}?" if close else similar_folder(Path(unknown).absolute())
+        remedy = similar or f"hooks are {', '.join(HOOKS)}"
+        raise SettingsError(f"{unknown!r} is neither a hook nor a directory: {remedy}")
+    if len(events) > 1 or len(others) > 1:
+        raise SettingsError(f"{' '.join(words)}: give one directory and one hook: `sidecar hooks test ckpts best`")
+    return (Path(others[0]) if others else None), (events[0] if events else None)
 
 
 def _sample(run: str, hook: HookName, now: float, id_: str) -> Event:

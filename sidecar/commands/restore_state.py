@@ -28,17 +28,15 @@ from sidecar.errors import RecordError, SettingsError, StateUnavailableError, St
 from sidecar.policy.node_identity import node_name
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.record_limits import SMALL
+from sidecar.publishing.state_backup.backup_objects import BEST_EXPORT, is_part, why
 from sidecar.publishing.state_backup.ownership import (
-    BEST_EXPORT,
     OWN_PATH,
     BackupReplacedError,
     Own,
     Owner,
     create_owner,
-    is_part,
     newest_owner,
     open_backup,
-    why,
 )
 from sidecar.retention.exports.export_folder import EXPORTS, link_best
 from sidecar.retention.exports.export_manifest import NamedBest

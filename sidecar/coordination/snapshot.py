@@ -25,16 +25,8 @@ from sidecar.protocol.states import Verdict
 
 T = TypeVar("T")
 
-FOLD: Final = 12
+FOLD: Final = 13
 """The version of the fold, `JournalState`. Every change of the fold raises it, so that older snapshots are unused."""
-
-FILE_FIELDS: Final = (
-    *("run", "fold", "through", "plan_nonce", "outcome_nonce", "count", "recent", "newest"),
-    *("task", "successes", "goals", "latest", "settled", "failed_tasks", "failures", "spent_workers", "eval_sets"),
-    *("folders", "reached", "requeued", "checkpoints", "failed", "durations", "best", "changes", "nonfinite"),
-    *("losses", "ordinals", "unusable", "before_start", "reopened", "outdated", "set_aside", "schema"),
-)
-"""The fields of the file in their order: daemons of all releases with the same FOLD write the same bytes."""
 
 Growing = Annotated[T, AtMost(SNAPSHOT.values)]
 """A list or mapping that grows with the run, up to all values of a snapshot: `snapshot_store.write` names more."""
@@ -160,15 +152,15 @@ class SavedVerdicts:
 class SavedExclusions:
     """Save `Exclusions` without keys, because each value names its daemon."""
 
-    spent_workers: Annotated[tuple[str, ...], AtMost(2 * RETIRED_WORKERS_KEPT)]
-    losses: tuple[Losses, ...] = ()  # older releases do not write this field, and ignore it
+    retired_workers: Annotated[tuple[str, ...], AtMost(2 * RETIRED_WORKERS_KEPT)]
+    losses: tuple[Losses, ...] = ()
     unusable: tuple[UnusableTask, ...] = ()
 
     @classmethod
     def of(cls, exclusions: Exclusions) -> "SavedExclusions":
         """Return the saved form of exclusions."""
         return cls(
-            spent_workers=tuple(exclusions.retired_workers),
+            retired_workers=tuple(exclusions.retired_workers),
             losses=tuple(exclusions.losses.values()),
             unusable=tuple(exclusions.unusable.values()),
         )
@@ -176,7 +168,7 @@ class SavedExclusions:
     def restore(self) -> Exclusions:
         """Return the exclusions that were saved."""
         return Exclusions(
-            retired_workers=dict.fromkeys(self.spent_workers),
+            retired_workers=dict.fromkeys(self.retired_workers),
             losses={(losses.node, losses.incarnation): losses for losses in self.losses},
             unusable={(proof.task, proof.node, proof.incarnation): proof for proof in self.unusable},
         )
@@ -272,7 +264,7 @@ class Snapshot:
     exclusions: Inlined[SavedExclusions]
     eval_sets: Growing[dict[str, SeenData]]
     folders: tuple[str, ...]
-    reached: int | None
+    last_planned_step: int | None
     ordinals: Keys = ()  # keys of checkpoints without a step, in order
     totals: Inlined[SavedTotals]
     schema: int = SCHEMA
@@ -295,7 +287,7 @@ def take(history: JournalState, run: str) -> Snapshot:
         exclusions=SavedExclusions.of(history.exclusions),
         eval_sets=dict(history.eval_sets),
         folders=tuple(history.folders),
-        reached=history.last_planned_step,
+        last_planned_step=history.last_planned_step,
         ordinals=tuple(map(_join, history.ordinals)),
         totals=SavedTotals.of(history.totals),
     )
@@ -307,10 +299,10 @@ def encode(snapshot: Snapshot) -> Iterator[bytes]:
     A daemon does this every 200 plans. Memory for all keys as texts would be taken and freed each time, and leave holes
     between what stays.
     """
-    values, before = fields_of(snapshot), b"{"
-    for name in FILE_FIELDS:
+    before = b"{"
+    for name, value in fields_of(snapshot).items():
         yield before + dumps(name) + b":"
-        yield from _encode_keys(values[name]) if name == "checkpoints" else (dumps(values[name]),)
+        yield from _encode_keys(value) if name == "checkpoints" else (dumps(value),)
         before = b","
     yield b"}"
 
@@ -354,7 +346,7 @@ def _restore(snapshot: Snapshot) -> JournalState:
         exclusions=snapshot.exclusions.restore(),
         eval_sets=dict(snapshot.eval_sets),
         folders=list(snapshot.folders),
-        last_planned_step=snapshot.reached,
+        last_planned_step=snapshot.last_planned_step,
         ordinals={_split(key): number for number, key in enumerate(snapshot.ordinals, start=1)},
     )
 

@@ -111,7 +111,7 @@ def _workers(plan: Path) -> Iterator[Path]:
             "and `sidecar history` still has their numbers"
         )
     if len(sizes) != 1:
-        raise RecordError(f"{plan}: expected the folders of one group of workers, found {sorted(folders) or 'none'}")
+        raise RecordError(f"{plan}: expected the folders of one group of workers, found {sorted(folders)}")
     size = int(sizes.pop())
     if len(folders) > size:
         raise RecordError(f"{plan}: there are {len(folders)} folders for {size} workers: {sorted(folders)}")
@@ -200,10 +200,8 @@ def _join(
             if any(_form(part) != _form(parts[0]) for part in parts):
                 raise RecordError(f"{where}: the ranks have different columns")
             columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            rows, counted = (
-                sum(tables[eval_set]["rows"] for tables in listed if eval_set in tables),
-                _counted(states, eval_set),
-            )
+            rows = sum(tables[eval_set]["rows"] for tables in listed if eval_set in tables)
+            counted = _counted(states, eval_set)
             if rows != counted:
                 raise RecordError(f"{where}: there are {rows} rows, but {counted} examples were evaluated")
             joined[eval_set] = _ordered(columns, where) if PLACE in columns else columns

@@ -1,11 +1,15 @@
 """Evaluate the first batches of a rank several times: what a user supplies must give the same numbers each time.
 
-The first batch is evaluated again after all others, and its first example alone several times. A difference is refused,
-and so are equal predictions for both ends of a batch that differ in the whole.
-A rank that has few batches of a set evaluates its first one more often, so that what changes late is found with any
-number of workers. Parts of batches 0 to 7 of an eval set are also evaluated on their own, by the ranks that own
-them, so that all numbers of workers find the same. Of a set that divides itself, each rank has such batches. Imports
-numpy, never a framework.
+Three checks need more than one evaluation of a batch:
+
+- The first batch of a rank is evaluated again after all others, and its first example alone several times. A difference
+  is refused. A rank with few batches repeats its first one more often, so that any number of workers finds a change
+  that comes late.
+- Both ends of the first batch are evaluated alone. Equal predictions for ends that differ in the whole are refused.
+- Parts of the batches 0 to 7 of an eval set are evaluated on their own, by the ranks that own these batches. So all
+  numbers of workers find the same. In a set that divides itself, each rank has such batches.
+
+Imports numpy, never a framework.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +27,8 @@ from sidecar.evaluation.states import SetStates
 
 RequireEqual = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]], str], None]
 DIVIDED: Final = range(8)
-"""Numbers of the batches that are evaluated in parts. The examples of a single batch may all be equally long, and of
-what is so in each 2nd to 8th batch, one is among them."""
+"""Numbers of the batches that are evaluated in parts. The examples of a single batch may all be equally long. If each
+2nd, 3rd, … or 8th batch is of another kind, one of that kind is among these."""
 
 _WHOLE_CALLS: Final = 8
 _CALLS: Final = 64

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from sidecar.errors import SettingsError
 from sidecar.settings.model import Settings
-from sidecar.settings.spelling import CONFIG, PREFIX, RENAMED, option, variable, ways
+from sidecar.settings.spelling import CONFIG, PREFIX, option, variable, ways
 from sidecar.system.plain_text import shortened_without_password
 
 OWN_FILE: Final = Path("sidecar.toml")
@@ -200,9 +200,6 @@ def _shown(key: str, given: Any) -> str:
 
 def _replacement(key: str, spell: Callable[[str], str]) -> str:
     """Say what to write instead of a name that is not a setting."""
-    if key in RENAMED:
-        *others, last = map(spell, RENAMED[key])
-        return f"this setting was split; give {', '.join(others)} or {last}"
     import difflib  # noqa: PLC0415 - for a mistake only: start-up does not pay
 
     similar = difflib.get_close_matches(key.lower().replace("-", "_"), Settings.model_fields, n=1)

@@ -1,16 +1,9 @@
-"""Spell a setting as an option, as an environment variable and in an error, and list the names that were replaced."""
+"""Spell a setting as an option, as an environment variable and in an error."""
 
-from collections.abc import Mapping
 from typing import Final
 
 PREFIX: Final = "SIDECAR_"
 CONFIG: Final = "config"  # says where the file is, so it is not a setting and cannot stand in the file
-
-RENAMED: Final[Mapping[str, tuple[str, ...]]] = {
-    "settle_seconds": ("quiet_seconds", "group_settle_seconds"),
-    "proposal_patience_seconds": ("proposal_turn_seconds", "copy_turn_seconds", "result_turn_seconds"),
-}
-"""Names of earlier versions, which are refused, and the settings that replace them."""
 
 
 def ways(key: str) -> str:

@@ -232,7 +232,8 @@ def _task(
 def backup(settings: Settings) -> Finding:
     """Try what the backup of the state needs, and say whose credentials are used, and which run it holds."""
     from sidecar.commands.restore_state import backup_of  # noqa: PLC0415 - likewise
-    from sidecar.publishing.state_backup.ownership import newest_owner, try_out, why  # noqa: PLC0415 - likewise
+    from sidecar.publishing.state_backup.backup_objects import why  # noqa: PLC0415 - likewise
+    from sidecar.publishing.state_backup.ownership import newest_owner, try_out  # noqa: PLC0415 - likewise
     from sidecar.system.object_store import BucketError, ObjectStoreRules, credential_source  # noqa: PLC0415 - only with a backup
 
     try:

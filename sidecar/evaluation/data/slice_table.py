@@ -6,7 +6,8 @@ definition. `eval_loop` calls `put` with each batch before it is added, and `met
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -126,14 +127,7 @@ class SliceTable:
             pairs = np.where(
                 (codes[one] >= 0) & (codes[other] >= 0), codes[one].astype(np.int64) * size + codes[other], _NONE
             )
-            first_names, second_names = self._names[one], self._names[other]
-
-            def name_of(
-                code: int, size: int = size, names: tuple[list[str], list[str]] = (first_names, second_names)
-            ) -> str:
-                return f"{names[0][code // size]} & {names[1][code % size]}"
-
-            yield from _rows(pairs, name_of)
+            yield from _rows(pairs, partial(_crossed_name, self._names[one], self._names[other]))
 
     def _where(self, name: str) -> str:
         return f"Task(slices={{{name!r}: …}}) of {self._eval_set!r}"
@@ -204,6 +198,12 @@ def _rows(codes: NDArray[Any], name_of: Callable[[int], str]) -> Iterator[tuple[
     for code, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
         if code >= 0:
             yield name_of(code), rows
+
+
+def _crossed_name(names: Sequence[str], others: Sequence[str], code: int) -> str:
+    """Return the name of a pair of slices, whose numbers the code holds."""
+    number, other = divmod(code, len(others))
+    return f"{names[number]} & {others[other]}"
 
 
 def _is_of_examples(definition: Any) -> bool:

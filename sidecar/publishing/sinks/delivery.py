@@ -180,7 +180,7 @@ class Delivery(DeliveryThread):
         self._most_waiting = most_waiting
         self.sink, self._storage, self._run = sink, storage, run
         self._program_errors = _ProgramErrors(run_dir)
-        self._events = sink if isinstance(sink, EventSink) else None
+        self._event_sink = sink if isinstance(sink, EventSink) else None
         self._known: _Known | None = None  # None: another node publishes
         self._done: _Known | None = None  # all of this was delivered
         self._delivered: Progress | None = None  # None: it must be read
@@ -189,7 +189,7 @@ class Delivery(DeliveryThread):
 
     @property
     def _takes(self) -> frozenset[type]:
-        return frozenset({Evaluation}) if self._events is None else self._events.takes
+        return frozenset({Evaluation}) if self._event_sink is None else self._event_sink.takes
 
     @property
     def status(self) -> SinkStatus | None:
@@ -221,9 +221,9 @@ class Delivery(DeliveryThread):
 
     def give_up(self) -> bool:
         """Break off the delivery that is under way, and return whether the sink can do that."""
-        if self._events is not None:
-            self._events.close()
-        return self._events is not None
+        if self._event_sink is not None:
+            self._event_sink.close()
+        return self._event_sink is not None
 
     def work(self) -> None:
         """Deliver until nothing is left after `end`. Runs in the thread."""
@@ -333,13 +333,13 @@ class Delivery(DeliveryThread):
         delivered = read_progress(self._storage, self.sink.name, run, self._note_damage)
         if delivered is not None:
             self._reject_impossible(delivered, known)
-        if self._events is None:
+        if self._event_sink is None:
             delivered = delivered or Progress(run=run)
         else:
             if delivered is None:  # the first start: what happened before this node's turn is the past
                 delivered = Progress(run=run).moved_to(known.turn.began)
                 write_progress(self._storage, self.sink.name, delivered)
-            self._events.resume(self._past(known, delivered))
+            self._event_sink.resume(self._past(known, delivered))
         self._recorded = delivered
         self._remember(delivered, known.turn)
         return delivered
@@ -384,7 +384,7 @@ class Delivery(DeliveryThread):
     def _note_damage(self, path: str, has_copy: bool) -> None:
         if has_copy:
             follows = "its copy is used, so the newest event may come twice"
-        elif self._events is None:
+        elif self._event_sink is None:
             follows = "all results of the run are delivered again"
         else:
             follows = "the sink begins anew, and events that waited are not delivered"

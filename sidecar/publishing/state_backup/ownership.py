@@ -6,40 +6,25 @@ directory, which looks for the next number before each object that it sends, fin
 sends nothing more. A store needs only create-if-absent for that, and one without it is refused.
 """
 
-import errno
-import re
 import secrets
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from typing import Final
 
-from sidecar.checkpoints.inspect import FETCHED
-from sidecar.coordination.run import JOURNAL_FOLDERS, SEGMENTS
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import create_and_read, parse
-from sidecar.errors import RecordError, SidecarError
+from sidecar.errors import SidecarError
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.record_limits import SMALL
 from sidecar.protocol.records import SCHEMA
+from sidecar.publishing.state_backup.backup_objects import remove
 from sidecar.system.bucket_url import split_url
-from sidecar.system.object_store import BucketError, ObjectStore, ObjectStoreRules
+from sidecar.system.object_store import ObjectStore, ObjectStoreRules
 
 COPIES: Final = "copies"
 OWN_PATH: Final = "state_backup.json"
 """The record in the state directory of the object in `copies` that is its own."""
 
-PARTS: Final = (
-    *("run.json", "segments", "plans", "outcomes", "evaluations", "comparisons", "early_stop.json", "sinks"),
-    "exports",
-)
-BEST_EXPORT: Final = "exports/best.json"
-"""The object that names the best export, to which a link leads in a state directory."""
-
-SNAPSHOT: Final = "snapshot.json.gz"
-_RECORD: Final = re.compile(r"(plans|outcomes)/[0-9]{12}\.json|segments/[0-9]{12}\.jsonl\.gz")
 _MOST_OWNERS: Final = 1000
-_LONGEST_NAME: Final = 255
-_DEEPEST: Final = 10
 
 
 class BackupReplacedError(SidecarError):
@@ -146,16 +131,6 @@ def try_out(store: ObjectStore) -> None:
     remove(store, key)
 
 
-def remove(store: ObjectStore, key: str) -> None:
-    """Delete an object; make it empty on a server that cannot delete, which a restore then passes over."""
-    try:
-        store.delete(key)
-    except BucketError as error:
-        if error.errno != errno.ENOTSUP:
-            raise
-        store.put(key, b"")
-
-
 def claim(store: ObjectStore, storage: Storage, url: str, owner: Owner) -> Own:
     """Return the record of this state directory; begin the backup if there is none.
 
@@ -187,26 +162,3 @@ def require_newest(store: ObjectStore, own: Own) -> None:
         f"the run was restored from its backup{where}, so this state directory sends nothing more to it: stop this "
         "daemon; or, to go on here, stop that one, move this state directory away, and run `sidecar restore-state`"
     )
-
-
-def is_part(key: str) -> bool:
-    """Return whether a key of a listing, which is not trusted, is that of a file of a state directory."""
-    parts = PurePosixPath(key).parts
-    return (
-        "/".join(parts) == key
-        and 0 < len(parts) <= _DEEPEST
-        and (parts[0] in PARTS or key == SNAPSHOT)
-        and (parts[0] not in (*JOURNAL_FOLDERS, SEGMENTS) or _RECORD.fullmatch(key) is not None)
-        and parts[:2] != ("exports", "best")
-        and (len(parts) > 1) == ("." not in parts[0])
-        and all(part.isprintable() for part in parts)
-        and not any(part.startswith(".") for part in parts[: -1 if parts[-1] == FETCHED else None])
-        and all(len(part.encode(errors="surrogateescape")) <= _LONGEST_NAME for part in parts)
-    )
-
-
-def why(error: Exception) -> str:
-    """Return the sentence of an error."""
-    if isinstance(error, BucketError):
-        return f"{error.filename}: {error.strerror}"
-    return str(error) if isinstance(error, SidecarError | RecordError) else repr(error)

@@ -24,19 +24,15 @@ from sidecar.errors import StateUnavailableError
 from sidecar.protocol.codec import dumps
 from sidecar.publishing.sinks.delivery_thread import DeliveryThread
 from sidecar.publishing.sinks.journal_events import happened_at
+from sidecar.publishing.state_backup.backup_objects import BEST_EXPORT, SNAPSHOT, is_part, remove, why
 from sidecar.publishing.state_backup.ownership import (
-    BEST_EXPORT,
     OWN_PATH,
-    SNAPSHOT,
     BackupRefusedError,
     BackupReplacedError,
     Own,
     Owner,
     claim,
-    is_part,
-    remove,
     require_newest,
-    why,
 )
 from sidecar.publishing.status import SinkStatus, Status
 from sidecar.retention.exports.export_folder import EXPORTS, linked_export

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from sidecar.checkpoints.files import File, as_file, open_file, resolve, size_of
 from sidecar.checkpoints.filesystem import mount_here
 from sidecar.checkpoints.formats import FORMATS
-from sidecar.checkpoints.scan import DiscoveredCheckpoint
+from sidecar.checkpoints.scan import DiscoveredCheckpoint, parent_of
 from sidecar.errors import IncompleteError, MustCopyError, UnreadableError
 from sidecar.retention.pins.disk_budget import DiskBudget
 from sidecar.system.bucket_folder import BucketFolder, ObjectFile
@@ -61,7 +61,7 @@ def gather(discovered: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, 
         for name in names:
             if refused or format_.written_in_place(name):
                 continue
-            linked = _link(discovered.folder, name, folders[_parent(name)])
+            linked = _link(discovered.folder, name, folders[parent_of(name)])
             refused = linked is None
             if linked is not None:
                 gathered[name] = linked
@@ -75,7 +75,7 @@ def gather(discovered: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, 
         for place, name in enumerate(rest):
             room.require_copy(sum(sizes[place:]))  # training may have written meanwhile
             with opened.get(name) or _open(discovered.folder, name) as original:
-                gathered[name] = _copy(original, name, folders[_parent(name)])
+                gathered[name] = _copy(original, name, folders[parent_of(name)])
         for folder in folders.values():
             folder.sync()
     return tuple(gathered[name] for name in names)
@@ -98,13 +98,9 @@ def reading(what: str) -> Iterator[None]:
 def _folders(into: Folder, names: tuple[str, ...], stack: contextlib.ExitStack) -> dict[str, Folder]:
     """Return the opened folders for files by path: `into`, and new folders below it."""
     folders = {"": into}
-    for parent in sorted({_parent(name) for name in names} - {""}):
+    for parent in sorted({parent_of(name) for name in names} - {""}):
         folders[parent] = stack.enter_context(into.folder(parent, make=True))
     return folders
-
-
-def _parent(name: str) -> str:
-    return name.rpartition("/")[0]
 
 
 @contextlib.contextmanager

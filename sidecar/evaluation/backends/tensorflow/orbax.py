@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Unused
+from sidecar.evaluation.backends.tensorflow.differences import name_of
 from sidecar.evaluation.failures import EvaluationError, mismatch, task_error
 
 _MARKER: Final = "_CHECKPOINT_METADATA"
@@ -93,7 +94,7 @@ def _unused(names: list[str], arrays: Mapping[tuple[str, ...], str], metadata: M
 
 
 def _places(variable: Any, arrays: Mapping[tuple[str, ...], str]) -> list[str]:
-    keys = [(group, *_path_of(variable).split("/")) for group in _GROUPS]
+    keys = [(group, *name_of(variable).split("/")) for group in _GROUPS]
     return [arrays[each] for each in keys if each in arrays]
 
 
@@ -154,7 +155,7 @@ def _stored_names(variables: list[Any], arrays: Mapping[tuple[str, ...], str], p
     """Return the name of the array of each variable; raise `EvaluationError` if any is missing."""
     names, missing = [], []
     for variable in variables:
-        variable_path = _path_of(variable)
+        variable_path = name_of(variable)
         name = next(iter(_places(variable, arrays)), None)
         if name is None:
             missing.append(variable_path)
@@ -172,10 +173,6 @@ def _stored_names(variables: list[Any], arrays: Mapping[tuple[str, ...], str], p
     return names
 
 
-def _path_of(variable: Any) -> str:
-    return str(getattr(variable, "path", None) or variable.name)
-
-
 def _require_same_kind(variable: Any, array: Any, path: str) -> None:
     """Raise `EvaluationError` if shape or type differ.
 
@@ -185,7 +182,7 @@ def _require_same_kind(variable: Any, array: Any, path: str) -> None:
     dtype = np.dtype(array.dtype.numpy_dtype)
     if expected != stored or (expected and dtype.name != str(variable.dtype)):
         raise mismatch(
-            f"the model is not the one that was saved: {_path_of(variable)} is {variable.dtype} {expected} in the "
+            f"the model is not the one that was saved: {name_of(variable)} is {variable.dtype} {expected} in the "
             f"model, {dtype.name} {stored} in {path}"
         )
 
@@ -193,7 +190,7 @@ def _require_same_kind(variable: Any, array: Any, path: str) -> None:
 def _assign(variable: Any, value: Any, path: str) -> None:
     converted = value.astype(str(variable.dtype)) if not value.shape else value
     if not value.shape and not np.array_equal(converted.astype(value.dtype), value, equal_nan=value.dtype.kind == "f"):
-        raise mismatch(f"{_path_of(variable)} is {variable.dtype} in the model, and {value} in {path}")
+        raise mismatch(f"{name_of(variable)} is {variable.dtype} in the model, and {value} in {path}")
     variable.assign(converted)
 
 
