@@ -15,14 +15,16 @@ from sidecar.protocol.records import Lasting
 from sidecar.protocol.states import FailureKind, WorkerPhase
 from sidecar.system.training_python import line_to_write
 
-_OURS: Final = Path(__file__).resolve().parent  # without the demo, which counts as a user's task
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+_OURS: Final = (_PACKAGE / "evaluation", _PACKAGE / "system")  # without the demo, which counts as a user's task
 _STANDARD: Final = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _MAX_MESSAGE: Final = 20_000
 """Limit of the characters of a message: a traceback through a graph can be very long, and the journal stores it."""
 
 _OUR_LINES: Final = re.compile(
-    rf'^[ \t]*File "{re.escape(str(_OURS))}/.*\n(?:[ \t]+(?!File ).*\n|[ \t]*\n)?', re.MULTILINE
+    rf'^[ \t]*File "{re.escape(str(_PACKAGE))}/(?:evaluation|system)/.*\n(?:[ \t]+(?!File ).*\n|[ \t]*\n)?',
+    re.MULTILINE,
 )
 """Frames of this program that TensorFlow writes into a message: `File "…", line 1, in step`, then a line of code."""
 
@@ -308,12 +310,12 @@ def _of_the_user(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
 
 
 def _is_ours(frame: traceback.FrameSummary) -> bool:
-    return Path(frame.filename).is_relative_to(_OURS)
+    return any(Path(frame.filename).is_relative_to(folder) for folder in _OURS)
 
 
 def _is_user(frame: traceback.FrameSummary) -> bool:
     path = Path(frame.filename)
-    if path.is_relative_to(_OURS.parent):
-        return not path.is_relative_to(_OURS)
+    if path.is_relative_to(_PACKAGE):
+        return not _is_ours(frame)
     is_library = not _INSTALLED.isdisjoint(path.parts) or any(path.is_relative_to(folder) for folder in _STANDARD)
     return path.is_absolute() and not is_library and not path.name.startswith("__autograph_generated_file")
