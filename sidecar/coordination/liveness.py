@@ -269,10 +269,11 @@ class Liveness:
             return False
         same_daemon = before.heartbeat is not None and before.heartbeat.incarnation == heartbeat.incarnation
         if same_daemon and before.changed:
-            # Only a reading without a change proves silence. Files that are read in long turns change between any
-            # two readings, and the lease leaves room for one more interval of reading.
-            unread = max(0.0, now - unchanged_until - (self.lease_seconds if self._reads_in_turns else 0.0))
-            watch.gaps.add(now - before.since - unread)
+            # Only a reading without a change proves silence, and the lease leaves room for intervals of a third of it
+            # between readings. Longer ones are slow storage, unless files are read in long turns.
+            unread = now - unchanged_until
+            free = max(0.0, unread - self.lease_seconds) if self._reads_in_turns else min(unread, self.lease_seconds / 3)
+            watch.gaps.add(now - before.since - free)
         return True
 
     def _begin(

@@ -379,3 +379,11 @@ def test_readings_as_rare_as_beats_do_not_make_the_lease_longer(freshness, new_h
         view.observe(look(new_heartbeat("a", beat=beats)), now)
     assert view.lease_of("a") == lease
     assert 8.0 <= now - end <= 16.5
+
+
+def test_storage_that_takes_nearly_a_lease_for_a_reading_does_not_begin_the_watch_anew(freshness, new_heartbeat):
+    """A reading that takes somewhat longer than the lease is then usual, and no pause of this node."""
+    view = freshness()
+    for beat, now in enumerate((0.0, 9.0, 18.0, 27.0, 38.0), start=1):
+        view.observe(look(new_heartbeat("a", beat=beat)), now)
+    assert view.fresh("a", 38.0)
