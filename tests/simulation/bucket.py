@@ -29,6 +29,8 @@ ABSENT = frozenset(
 
 _CHANCE = 0.02  # of each kind of trouble, for each request
 _CONFLICT_SECONDS = 0.5
+_SAVES = "evaluations"
+_OF_AN_OUTCOME = _SAVES, "outcomes", "run.json"
 _WRITE_LIMIT_SECONDS = 0.5
 
 
@@ -50,13 +52,13 @@ class SimulatedObjects:
 
     def __init__(self, simulation, node) -> None:
         self._simulation, self._node, self.spec = simulation, node, node.spec
-        self.refused_at = 0.0  # when the server answered with an error last
+        self.record_refused_at = 0.0  # when the server last answered with an error to what an outcome needs
         self._contents = {}
         self._probes = {}  # objects that a daemon tries conditions with, and that no other node sees
 
     def beginning(self, key, most):
         """Return the first bytes and the etag."""
-        self.may_fail()
+        self.may_fail(key)
         data = self._probes.get(key) if _is_probe(key) else self._node.read(key)
         if data is None:
             return None
@@ -66,7 +68,7 @@ class SimulatedObjects:
 
     def create(self, key, data):
         """Create an object, unless the name exists."""
-        self.may_fail()
+        self.may_fail(key)
         if _is_probe(key):
             self._probes.setdefault(key, data)
             return True
@@ -75,12 +77,12 @@ class SimulatedObjects:
             raise _error("409 (ConditionalRequestConflict)")
         creating[key] = now
         self._node.create(key, data)
-        self.may_fail()
+        self.may_fail(key)
         return True
 
     def put(self, key, data, *, instead_of=""):
         """Write an object, or only in place of one with this etag, which the server compares."""
-        self.may_fail()
+        self.may_fail(key)
         now, written = self._simulation.scheduler.now, self._simulation.disk.written
         if now - written.get(key, -1e9) < _WRITE_LIMIT_SECONDS and self._is_trouble(0.2):
             raise _error("429 (SlowDown)")
@@ -89,21 +91,21 @@ class SimulatedObjects:
             self._probes[key] = data if before in (None, self._probes[key]) else self._probes[key]
             return ""
         self._node.replace(key, data, survives_crash=True, instead_of=before)
-        self.may_fail()
+        self.may_fail(key)
         return _etag(data)
 
     def delete(self, key):
         """Delete an object."""
-        self.may_fail()
+        self.may_fail(key)
         if _is_probe(key):
             self._probes.pop(key, None)
             return
         self._node.remove(key)
-        self.may_fail()
+        self.may_fail(key)
 
     def listing(self, folder=""):
         """List in two pages: what came between them into the first is missing, and what went from it is there."""
-        self.may_fail()
+        self.may_fail(folder)
         first = self._node.names(folder)
         middle = first[len(first) // 2] if first else ""
         second = self._node.names(folder)
@@ -118,10 +120,11 @@ class SimulatedObjects:
     def _is_trouble(self, chance=_CHANCE):
         return not self._simulation.healed and self._simulation.random.random() < chance
 
-    def may_fail(self):
+    def may_fail(self, key=_SAVES):
         """Raise the answer of a server that is overloaded, now and then."""
         if self._is_trouble():
-            self.refused_at = self._simulation.scheduler.now
+            if key.startswith(_OF_AN_OUTCOME):
+                self.record_refused_at = self._simulation.scheduler.now
             raise _error("503 (ServiceUnavailable)")
 
 

@@ -187,9 +187,11 @@ class Promises:
         self.failed_at[at] = self.simulation.scheduler.now, count + 1
 
     def _came_too_late(self, plan: Plan, outcome: Outcome) -> bool:
-        """Return whether training deleted it before a node had downloaded it, which others pinned and planned."""
+        """Return whether training deleted it before a node had downloaded it, which another node has pinned."""
+        assert plan.checkpoint is not None
         disk, key = self.simulation.disk, plan.checkpoint.key
-        return outcome.kind == "vanished" and not any(each.key == key for each in disk.seen_by(outcome.node))
+        without = all(each.key != key for each in disk.seen_by(outcome.node))
+        return self.simulation.scenario.bucket and outcome.kind == "vanished" and without and key in self.there
 
     def _check_found(self, plan: Plan, life) -> None:
         """Check that a node which says that a checkpoint vanished does not see a broken pin of it."""
@@ -480,7 +482,7 @@ class Promises:
         if simulation.scenario.bucket:  # it waits for the saves of all nodes, and asks for them ever less often
             saves = [simulation.disk.saves.get(folder) for folder in plan.saves]
             seen_at = max(math.inf if each is None else each.uploaded_at for each in saves)
-            finished = max(seen_at + (seen_at - finished) / 2, life.objects.refused_at)
+            finished = max(seen_at + (seen_at - finished) / 2, life.objects.record_refused_at)
         calm = max(host.troubled_until, simulation.troubled_until) < finished
         turn = finished + (nodes.index(host.name) + 1) * settings.patience + 3 * settings.beat + 5.0
         self._check(
@@ -563,7 +565,8 @@ class Promises:
         return [life for life in self.simulation.evaluating_lives() if life.daemon.status().publisher]
 
     def _check_attempts(self) -> None:
-        failures = self.failures - self.too_late
+        hosts = len(self.simulation.hosts)  # a node without the files is left out of the next plan
+        failures = self.failures - Counter({key: min(count, hosts) for key, count in self.too_late.items()})
         odd = int(any(not host.spec.shows_profile for host in self.simulation.hosts))
         odd *= sum(life.role == "worker" for life in self.simulation.lives)
         allowed = odd + sum(
@@ -653,7 +656,9 @@ class Promises:
         simulation = self.simulation
         seconds = settings.visibility + 3 * settings.sweep + 2 * settings.beat + 2.0 + 8 * simulation.latency * count
         if not simulation.scenario.links:
-            seconds += 2 * settings.patience * (len(simulation.hosts) + 1) + 15 * settings.sweep
+            seconds += 15 * settings.sweep
+        if not simulation.scenario.links and not simulation.scenario.bucket:  # nodes take turns
+            seconds += 2 * settings.patience * (len(simulation.hosts) + 1)
         return seconds
 
     def _check(self, promise: str, holds: bool, message="") -> None:
