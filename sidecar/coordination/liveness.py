@@ -272,7 +272,8 @@ class Liveness:
             # Only a reading without a change proves silence, and the lease leaves room for intervals of a third of it
             # between readings. Longer ones are slow storage, unless files are read in long turns.
             unread = now - unchanged_until
-            free = max(0.0, unread - self.lease_seconds) if self._reads_in_turns else min(unread, self.lease_seconds / 3)
+            lease = self.lease_seconds
+            free = max(0.0, unread - lease) if self._reads_in_turns else min(unread, lease / 3)
             watch.gaps.add(now - before.since - free)
         return True
 

@@ -14,7 +14,7 @@ from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.comparability import SeenData
 from sidecar.coordination.exclusions import RETIRED_WORKERS_KEPT, Exclusions, Losses, UnusableTask
 from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState, Settled
-from sidecar.coordination.key_set import KeySet, PackedKey, unpack
+from sidecar.coordination.key_set import KeySet, PackedKeys, unpack
 from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import BUCKETS, Best, Durations, SetAside, Totals
 from sidecar.errors import RecordError
@@ -69,12 +69,12 @@ class Recent:
 class _KeyTexts:
     """Yield keys as text. Each is made when it is read: all texts of a long run take more memory than the set has."""
 
-    keys: list[PackedKey]
+    keys: PackedKeys
 
     @classmethod
     def of(cls, keys: KeySet) -> Keys:
-        """Return the texts in their order, in place of a tuple of them: they are only iterated over."""
-        return cast("Keys", cls(keys.in_order()))
+        """Return the texts in place of a tuple of them: they are only iterated over."""
+        return cast("Keys", cls(keys.packed()))
 
     def __iter__(self) -> Iterator[str]:
         """Yield the texts."""

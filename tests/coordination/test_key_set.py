@@ -1,6 +1,8 @@
 """A set of keys says what a set of tuples says, in less memory."""
 
+import hashlib
 import string
+import tracemalloc
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,8 +32,16 @@ def test_it_is_a_set(keys, others, one):
         assert (found, beside, len(beside)) == (expected, left, len(left))
     found |= others
     assert found == expected | set(others)
-    texts = [f"{digest}/{name}" for name, digest in map(unpack, found.in_order())]
-    assert texts == sorted(f"{digest}/{name}" for name, digest in found)
+
+
+@given(st.sets(KEYS), st.sets(KEYS))
+def test_a_set_that_grows_while_it_is_read_yields_what_it_had(keys, others):
+    """A snapshot is written by a thread while the daemon goes on."""
+    found = KeySet(keys)
+    before = found.packed()
+    found |= others
+    assert set(map(unpack, before)) == keys
+    assert found == keys | others
 
 
 @given(st.sets(KEYS), st.sets(st.text()))
@@ -41,3 +51,22 @@ def test_checkpoints_are_found_by_their_folders(keys, others):
     folders = {folder_name(key) for key in wanted} | others
     found = set(KeySet(keys).in_folders(folders))
     assert found == {key for key in keys if folder_name(key) in folders} >= wanted
+
+
+def test_a_key_takes_little_memory():
+    """The block of keys and the table of their places are all that grows."""
+    names = [(f"ckpt-{number}", hashlib.sha256(bytes(number)).hexdigest()) for number in range(5000)]
+    tracemalloc.start()
+    try:
+        found = KeySet(names)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(found), found == set(names)) == (5000, True)
+    assert taken / len(names) < 70
+
+
+def test_names_that_are_too_long_stay_as_they_are():
+    """A length has two bytes."""
+    keys = {("n" * length, "0" * 64) for length in (65_503, 65_504)}
+    assert KeySet(keys) == keys

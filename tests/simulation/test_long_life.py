@@ -14,7 +14,7 @@ from simulation.simulation import Simulation
 
 SECONDS = 4.0  # between two saves: long enough for one evaluation
 FIRST, MORE = 1300, 650  # by the first all that is remembered for a while is full; the log of entries is cut every 65
-MOST_BYTES = 200  # of each evaluation: 20,000 of them take 4 MB
+MOST_BYTES = 120  # of each evaluation: 20,000 of them take 2.4 MB
 _CODE = (
     *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, types.FrameType),
     *(types.GeneratorType, type(threading.Lock())),
