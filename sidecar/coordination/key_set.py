@@ -179,9 +179,9 @@ class KeySet(MutableSet[Key]):
         for at, key in table.entries(self.bit, len(table.block)):
             if not others or not others.table.get(key) & others.bit:
                 found._count += table.set_bit_at(at, found.bit)
-        for key in self.packed().odd:
-            if not others.table.get(key) & others.bit:
-                found._count += table.set_bit(key, found.bit)
+        for odd in self.packed().odd:
+            if not others.table.get(odd) & others.bit:
+                found._count += table.set_bit(odd, found.bit)
         return found
 
     def packed(self) -> "PackedKeys":
