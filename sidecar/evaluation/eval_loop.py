@@ -5,8 +5,11 @@ states; a `BatchBuffer` gathers them until then. The loop counts examples, finds
 rows to save and reports progress.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -29,6 +32,7 @@ have it."""
 
 
 _BATCHES: Final = 64  # more batches would not save more time
+_AHEAD: Final = 2  # batches that are computed, or wait for that, while the output of the one before is taken
 _BYTES: Final = 1 << 20  # larger outputs, such as images, are added batch by batch: copies would cost more
 
 
@@ -86,6 +90,34 @@ Run = Callable[[Batch, int, int | None], BatchOutput]
 latter is None if both are unknown."""
 
 
+_Place = tuple[int, int | None, Batch]
+"""A batch, after the number of it and of its first example."""
+
+
+def computed_in_order(
+    own: Iterable[_Place], run: Run, at_once: Executor | None
+) -> Iterator[tuple[_Place, Callable[[], BatchOutput]]]:
+    """Yield the batches in order, each with a function that returns its output.
+
+    The threads of `at_once` compute the next batches meanwhile; None: the function itself computes its batch.
+    """
+    begun: deque[tuple[_Place, Future[BatchOutput]]] = deque()
+    try:
+        for number, first, batch in own:
+            if at_once is None:
+                yield (number, first, batch), partial(run, batch, number, first)
+                continue
+            begun.append(((number, first, batch), at_once.submit(run, batch, number, first)))
+            if len(begun) > _AHEAD:
+                place, computing = begun.popleft()
+                yield place, computing.result
+        while begun:
+            place, computing = begun.popleft()
+            yield place, computing.result
+    finally:
+        wait([computing for _, computing in begun])  # after an error nothing may go on in another thread
+
+
 class BatchObserver(Protocol):
     """Follow an evaluation from batch to batch, as callbacks of Keras do."""
 
@@ -109,6 +141,7 @@ def evaluate_set(
     observer: BatchObserver | None = None,
     update_in_turn: Callable[[Any], None] | None = None,
     taken: SetStates | None = None,
+    at_once: Executor | None = None,
 ) -> SetStates:
     """Evaluate the batches of one eval set that belong to this rank, and return the states of its metrics.
 
@@ -117,7 +150,8 @@ def evaluate_set(
     them. `tick` is called after every batch, `observer` before and after it. `keep` takes the rows to save.
     `update_in_turn` takes the inputs of the metrics in turn, once for every batch, in order. `taken`: states that an
     attempt before found, of which those that this rank takes over are returned instead of evaluating anything; empty if
-    it takes over none. None: evaluate.
+    it takes over none. None: evaluate. `at_once` runs several batches at the same time; everything else is done in
+    order.
     """
     counted, places, inputs = 0, list[NDArray[np.intp]](), reader.inputs()
     pending, predicted = BatchBuffer(add), nonfinite.NonfiniteCounter()
@@ -133,10 +167,10 @@ def evaluate_set(
         pending.flush()
         return states
 
-    for number, first, batch in reader.own():
+    for (number, first, batch), computed in computed_in_order(reader.own(), run, at_once):
         if observer is not None:
             observer.begin()
-        output = run(batch, number, first)
+        output = computed()
         if update_in_turn is not None:
             update_in_turn(output.in_turn)
         examples = reader.examples_in(batch)

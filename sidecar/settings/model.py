@@ -175,7 +175,7 @@ class Settings(OutputSettings):
     threads: values.Count = 2
     """Threads that a worker process computes with. Default: a fixed number, since sums over other numbers of threads
     are rounded differently and nodes with other bits form no group; 2 gave the same bits as 1, where 3 and 8 did not,
-    and leaves the other cores to training."""
+    and leaves the other cores to training. With TensorFlow each of two short batches at a time has so many."""
     yield_seconds: values.SecondsFromZero = 120.0
     """Time for which a worker process may wait for processors, in its start and in each evaluation, because it computes
     only with what other programs leave (`SCHED_IDLE`). After it, its priority is that of nice 10, which gives it about

@@ -1,5 +1,7 @@
 """Evaluate one set on one rank: count, progress, and files that ranks divide."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -56,6 +58,36 @@ def test_count_is_checked(tmp_path):
     assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated, EvalSet says 4")
     error = run(tmp_path, [FakeEvaluator((replace(by_itself, expected=None),), [])])[0][0]
     assert (error.kind, "is empty" in str(error)) == ("task_error", True)
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+def test_batches_are_taken_in_order(threads):
+    """In whichever order they end; after an error of one, none is computed any more."""
+    from sidecar.evaluation.eval_loop import computed_in_order
+
+    own = [(number, 4 * number, f"batch {number}") for number in range(7)]
+    later, running = threading.Event(), []
+
+    def compute(batch, number, first):
+        running.append(number)
+        if number == 0 and threads is not None:
+            assert later.wait(60), "the next batch was not begun"
+        later.set()
+        if number == 4:
+            raise ValueError(batch)
+        running.remove(number)
+        return f"{batch} from {first}"
+
+    with ThreadPoolExecutor(2) as executor:
+        found = computed_in_order(own, compute, executor if threads else None)
+        for number in range(4):
+            place, output = next(found)
+            assert (place, output()) == (own[number], f"batch {number} from {4 * number}")
+        _, output = next(found)
+        with pytest.raises(ValueError, match="batch 4"):
+            output()
+        found.close()
+        assert running == [4]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -332,10 +333,14 @@ class KerasEvaluator:
             columns = tf.nest.map_structure(array_of, evaluated.columns)
             return BatchOutput(arrays, [rows.numpy() for rows in evaluated.finite], columns, evaluated.calls)
 
+        at_once = step.at_once() if checks.is_over and observer is None else None
+        began = time.monotonic()
         in_turn, mergeable = step.measurement.in_turn, list(step.measurement.stateful_metrics)
         in_turn.reset()
 
         def finish() -> None:
+            if at_once is None:
+                step.overlap.note(time.monotonic() - began, checks.seen)
             in_turn.found = checks.finish(step, states, divides_itself=batches.division == "own")
             exact_sum(states, _NEGATIVES).add(batches.negatives)
             in_turn.conclude(states, mergeable, is_first=self._shard.rank == 0)
@@ -352,6 +357,7 @@ class KerasEvaluator:
             observer=observer,
             update_in_turn=in_turn.update if in_turn else None,
             taken=taken,
+            at_once=at_once,
         )
 
     def restored_model(self) -> Any:

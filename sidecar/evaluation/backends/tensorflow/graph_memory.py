@@ -30,3 +30,8 @@ def keeps_nothing(graph: Any) -> bool:
     if b"PyFunc" in graph.as_graph_def().SerializeToString():  # also in its functions
         return False
     return all(first_uses[name] == "AssignVariableOp" for name in changed)
+
+
+def assigns_nothing(graph: Any) -> bool:
+    """Return whether a graph that keeps nothing changes no variable either, so that its calls may run at once."""
+    return not any(operation.type in _ASSIGNMENTS for operation in graph.get_operations())

@@ -53,12 +53,19 @@ class SetChecks:
         self._replay: Replay | None = None
         self._kept: _Kept | None = None
         self._found: set[str] = set()  # what depends on the division into batches
-        self._seen = self._examples = 0
+        self._examples = 0
+        self.seen = 0
+        """The batches of this rank that were evaluated since `begin`."""
         self._is_over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether an evaluation was checked to its end, so that the next ones are not checked."""
+        return self._is_over
 
     def begin(self, step: Step) -> None:
         """Begin an evaluation. A later evaluation repeats what an interrupted one did not finish."""
-        self._seen, self._examples, self._kept = 0, 0, None
+        self.seen, self._examples, self._kept = 0, 0, None
         if self._replay is None or not self._is_over:
             self._replay = Replay(step.measurement.stateful_metrics)
 
@@ -73,7 +80,7 @@ class SetChecks:
         outputs: list[Any],  # their outputs as arrays
     ) -> None:
         """Check an evaluated batch of this rank. Raises `EvaluationError` if it gives other numbers a second time."""
-        place, self._seen = self._seen if number is None else number, self._seen + 1
+        place, self.seen = self.seen if number is None else number, self.seen + 1
         if not self._is_over:
             self._examples += examples_in(batch)
             if self._kept is None:

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import cached_property, partial
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,11 +13,12 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
 from sidecar.evaluation.backends.tensorflow.data import array_of, of_examples, repacked
 from sidecar.evaluation.backends.tensorflow.finite import finite_rows
-from sidecar.evaluation.backends.tensorflow.graph_memory import keeps_nothing
+from sidecar.evaluation.backends.tensorflow.graph_memory import assigns_nothing, keeps_nothing
 from sidecar.evaluation.backends.tensorflow.libraries import layers_of
 from sidecar.evaluation.backends.tensorflow.measure import Measurement, measurement
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import LATE, Calls
 from sidecar.evaluation.backends.tensorflow.model import preprocessing_of
+from sidecar.evaluation.backends.tensorflow.overlap import Overlap
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.batch_dependence import MODEL
@@ -121,6 +124,7 @@ class Step:
         self._no_seed = tf.constant(NO_SEED)
         self._function: _TracedFunction | None = None
         self.spec, self._autograph, self._dropped_traces = spec, autograph, 0
+        self.overlap = Overlap()
         self._prepare()
 
     def _prepare(self) -> None:
@@ -152,6 +156,11 @@ class Step:
     def keeps_nothing(self) -> bool:
         """Return whether no call of the traced step can have an effect on another."""
         return self._function is not None and self._function.keeps_nothing
+
+    def at_once(self) -> Executor | None:
+        """Return the threads that call the traced step for several batches at the same time; None: no two of them."""
+        may_overlap = self._function is not None and self._function.may_overlap
+        return self.overlap.executor() if may_overlap else None
 
     @property
     def _is_compiled(self) -> bool:
@@ -294,20 +303,32 @@ class _TracedFunction:
         self._trace: Any = None  # the only one, whose call takes half the time of a call of the function
         self._is_clustered = bool(os.environ.get("TF_XLA_FLAGS") or tf.config.optimizer.get_jit())
         self._warm: set[str] = set()  # shapes of batches that were evaluated
+        self._warming = Lock()
 
     def __call__(self, batch: Batch, *others: Any) -> Any:
         """Call the one trace."""
         if self._trace is None:
             self._trace = self._function.get_concrete_function()
-        if self._is_clustered and (shapes := _shapes_of(batch)) not in self._warm:
-            self._warm.add(shapes)
-            self._trace(batch, *others)
+        if self._is_clustered:
+            with self._warming:
+                if (shapes := _shapes_of(batch)) not in self._warm:
+                    self._warm.add(shapes)
+                    self._trace(batch, *others)
         return self._trace(batch, *others)
 
     @cached_property
     def keeps_nothing(self) -> bool:
         """Return whether no call can have an effect on another. It is called after the first call."""
         return keeps_nothing(self._trace.graph)
+
+    @property
+    def may_overlap(self) -> bool:
+        """Return whether calls may run at the same time. Before the first call that is unknown."""
+        return self._trace is not None and self._changes_nothing
+
+    @cached_property
+    def _changes_nothing(self) -> bool:
+        return self.keeps_nothing and assigns_nothing(self._trace.graph)
 
     @property
     def traces(self) -> int:

@@ -60,11 +60,14 @@ def test_what_can_remember_a_call():
     """Where that is unknown, as in a branch that changes a variable, the step counts as one that can."""
     import tensorflow as tf
 
-    from sidecar.evaluation.backends.tensorflow.graph_memory import keeps_nothing
+    from sidecar.evaluation.backends.tensorflow.graph_memory import assigns_nothing, keeps_nothing
 
     made = steps(tf)
-    found = {}
+    found, assigning = {}, set()
     for name, (step, _) in made.items():
         trace = tf.function(step).get_concrete_function(tf.TensorSpec([3], tf.float32))
         found[name] = not keeps_nothing(trace.graph)
+        if not assigns_nothing(trace.graph):
+            assigning.add(name)
     assert found == {name: remembers for name, (_, remembers) in made.items()}
+    assert assigning == {"resets and adds", "counts", "reads and assigns"}, "calls of these must not run at once"
