@@ -13,6 +13,8 @@ RESULTS = {100: 0.5, 200: 0.6, 300: 0.7}
 GIVEN = {
     "sidecar:data_changes:max": ({"eval_set": "test"}, lambda age: 1 if age < 120 else 0),
     "sidecar:eval_class_metric:latest": ({"eval_set": "test", "metric": "accuracy", "class": "cat"}, lambda _: 0.25),
+    "sidecar:eval_metric:latest": ({"eval_set": "test", "metric": "worst_slice_accuracy"}, lambda _: 0.0),
+    "sidecar:eval_metric_info:latest": ({"eval_set": "test", "metric": "accuracy", "goal": "max"}, lambda _: 1),
     "sidecar:eval_nonfinite_examples:latest": ({"eval_set": "test", "place": "prediction"}, lambda _: 7),
     "sidecar:eval_lag_seconds:max": ({}, lambda _: 5000),
     "sidecar:eval_lag_limit_seconds:max": ({}, lambda _: 900),
@@ -40,6 +42,9 @@ def exposition(end):
     for age in range(60 * MINUTES, 0, -15):
         for name, (labels, value) in GIVEN.items():
             line(name, {"run": "sent"} | labels, value(age), end - age)
+        for place in range(25):
+            labels = {"run": "sent", "eval_set": "test", "metric": "accuracy", "slice": f"country={place}"}
+            line("sidecar:eval_slice_metric:latest", labels, place / 100, end - age)
         line("sidecar:publishers:sum", {"run": "sent"}, 1, end - age)
         line("sidecar_node_info", {"run": "none", "node": "n"}, 1, end - age - 7200)
     return "".join(
@@ -154,15 +159,23 @@ def test_setup_says_what_is_missing(prometheus, name, identity, hours_ago, expec
     assert stage == expected
 
 
-RARE = [query for query in ALL if re.search(r"Data changed|by class|NaN or infinity|Lag B$", query.where)]
+RARE = [query for query in ALL if re.search(r"Data changed|by class|by slice|NaN or infinity|Lag B$", query.where)]
 
 
 @pytest.mark.parametrize("query", RARE, ids=str)
 def test_rare_things_are_shown(prometheus, query):
-    """Classes, changes of the data, non-finite examples and a lag over its limit."""
+    """Classes, slices, changes of the data, non-finite examples and a lag over its limit."""
     shown = prometheus.data(query)
     assert shown
     assert all(set(query.labels) <= set(labels) for labels, _ in shown)
+
+
+def test_the_worst_slices_are_shown(prometheus):
+    """Give 25 slices: those with the lowest numbers of a metric whose goal is max, with their numbers."""
+    for identity in (110, 111):
+        query, *_ = panel("training-run.json", identity)
+        shown = {labels["slice"]: values[-1] for labels, values in prometheus.data(query)}
+        assert shown == {f"country={place}": place / 100 for place in range(20)}
 
 
 def test_lag_is_orange_from_its_limit_on(prometheus):

@@ -6,12 +6,27 @@ from typing import Final
 from grafana_foundation_sdk.models.common import LineInterpolation, VisibilityMode
 
 from sidecar_dashboards import joins, panels, queries
-from sidecar_dashboards.panels import BLUE, COUNT, GREY, NUMBER, ORANGE, Panel, Properties, fixed, steps, texts
+from sidecar_dashboards.panels import (
+    BLUE,
+    COUNT,
+    GREY,
+    NUMBER,
+    ORANGE,
+    VERMILION,
+    Panel,
+    Properties,
+    fixed,
+    steps,
+    texts,
+)
 from sidecar_dashboards.queries import EVAL_SET, last, rule
 
 _NAMED: Final = "{{checkpoint}} · step from {{step_source}}"
 _NO_RESULT: Final = "No evaluation has ended in this time."
 _NO_CLASSES: Final = "This metric has no numbers by class."
+_NO_SLICES: Final = "No slices of this metric, or it has no direction."
+_MOST_SLICES: Final = 20
+_WORST: Final = "worst slice"
 _EVERY: Final = "Results shown, above, says whether each evaluation has a point."
 
 
@@ -31,7 +46,8 @@ class MetricPanels:
     def all(self) -> list[Panel]:
         """Return all panels."""
         of_newest = [self._newest(), self._best(), self._better(), self._verdict(), self._best_checkpoint()]
-        return [*of_newest, *self._curves(), self._classes(), self._classes_over_time()]
+        by_part = [self._classes(), self._classes_over_time(), self._slices(), self._slices_over_time()]
+        return [*of_newest, *self._curves(), *by_part]
 
     def main(self) -> list[Panel]:
         """Return the newest value, the best one and the curves."""
@@ -170,6 +186,31 @@ class MetricPanels:
             width=12,
         )
         return panel.height(9).unit(NUMBER.unit).decimals(NUMBER.decimals).no_value(_NO_CLASSES)
+
+    def _slices(self) -> Panel:
+        panel = panels.by_class(
+            self._first + 10,
+            f"{self._name} by slice",
+            f"The newest numbers of the {_MOST_SLICES} worst slices. A slice that is far behind the others is a kind "
+            "of examples that the model does not know well.",
+            panels.now("A", queries.worst_slices(self._labels, _MOST_SLICES), "{{slice}}"),
+            width=12,
+        )
+        return panel.unit(NUMBER.unit).decimals(NUMBER.decimals).no_value(_NO_SLICES)
+
+    def _slices_over_time(self) -> Panel:
+        panel = panels.lines(
+            self._first + 11,
+            f"{self._name} by slice over time",
+            "The slices that are the worst now, and the metric worst_slice_… (dashed): the number of the worst slice "
+            "of each evaluation. An alert may watch it, and best_metric may name it.",
+            panels.query("A", queries.worst_slices(self._labels, _MOST_SLICES), "{{slice}}"),
+            panels.query("B", rule("eval_metric:latest", f'{EVAL_SET},metric=~"worst_slice_{self._name}"'), _WORST),
+            width=12,
+        )
+        panel.height(9).unit(NUMBER.unit).decimals(NUMBER.decimals).no_value(_NO_SLICES)
+        dashed = {**fixed(VERMILION), "custom.lineStyle": {"fill": "dash", "dash": [8, 8]}}
+        return panels.dress(panel, {_WORST: dashed})
 
 
 def _band() -> Mapping[str, Properties]:

@@ -75,13 +75,20 @@ def better_than_best_before(labels: str) -> str:
     return _goodness(f"({newest} - {best})", labels)
 
 
-def _goodness(growth: str, labels: str) -> str:
+def _goodness(growth: str, labels: str, group: str = "") -> str:
     """Return a growth as it is where the goal is max, and its opposite where it is min."""
     more, less = (
         f"max without (goal) ({last(rule('eval_metric_info:latest', labels + goal))})"
         for goal in (',goal="max"', ',goal="min"')
     )
-    return f"{growth} * on (run, eval_set, metric) ({more} or -{less})"
+    return f"{growth} * on (run, eval_set, metric) {group} ({more} or -{less})"
+
+
+def worst_slices(labels: str, most: int) -> str:
+    """Return the newest numbers of the slices that are the worst at the end of the time in view."""
+    newest = last(rule("eval_slice_metric:latest", labels))
+    goodness = _goodness(newest.replace("]", "] @ end()"), labels, "group_left ()")
+    return f"{newest} and on (run, eval_set, metric, slice) bottomk by (run, eval_set, metric) ({most}, {goodness})"
 
 
 def verdict(newest: str, best: str, lower: str, upper: str) -> str:
