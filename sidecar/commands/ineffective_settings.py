@@ -36,6 +36,8 @@ def ineffective(settings: Settings) -> Iterator[str]:
         yield f"{', '.join(names)}: no effect without a cluster: set engine = 'ray', too"
     if settings.engine == "ray" and "replicas" in settings.model_fields_set:
         yield "replicas has no effect on a Ray cluster, where each machine has one worker process: set ray_workers"
+    if settings.model_parallel != "auto" and settings.processes_per_worker == 1:
+        yield "model_parallel has no effect on workers of one process: set processes_per_worker, too"
     if settings.tensorboard_tags != "metric" and settings.tensorboard_dir is None:
         yield f"tensorboard_tags = {settings.tensorboard_tags!r} has no effect without tensorboard_dir: set that, too"
 

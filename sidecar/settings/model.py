@@ -92,6 +92,10 @@ class Settings(OutputSettings):
     """Processes of each worker, which divide its model among them, so that none holds all of it. With PyTorch only; on
     GPUs each process has its own. Default: a model that fits into one process is evaluated faster there, as divided
     weights are sent between the processes for each batch."""
+    model_parallel: Literal["auto", "tensor", "fully_shard"] = "auto"
+    """How the processes of a worker divide the model: "tensor" by the tensor parallel plan of transformers, so that
+    activations pass between them, "fully_shard" by rows, so that weights do. Default: "auto" takes the plan if the
+    model has one that can be used, as activations are smaller than weights, else `fully_shard`."""
     min_workers: values.Count = 1
     """Smallest number of worker processes that forms a group and evaluates. Default: a result now, from one worker, is
     better than a wait for all of them."""

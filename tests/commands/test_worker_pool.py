@@ -68,7 +68,9 @@ def test_workers_of_several_processes_are_refused_where_there_are_none(make, cha
         make(processes_per_worker=2, **change)
 
 
-def test_settings_of_a_cluster_without_one_are_told(tmp_path):
+def test_settings_of_what_is_not_there_are_told(tmp_path):
     """They have no effect."""
-    settings = load({"checkpoint_dir": str(tmp_path), "ray_workers": 3}, environ={})
-    assert any(text.startswith("ray_workers: no effect") for text in ineffective(settings))
+    settings = load({"checkpoint_dir": str(tmp_path), "ray_workers": 3, "model_parallel": "tensor"}, environ={})
+    told = list(ineffective(settings))
+    assert any(text.startswith("ray_workers: no effect") for text in told)
+    assert any(text.startswith("model_parallel has no effect") for text in told)

@@ -1,6 +1,7 @@
 """Workers of several processes, which divide the model among them: the same numbers, and nothing is left of them."""
 
 import dataclasses
+import importlib
 import os
 import signal
 import sys
@@ -20,30 +21,39 @@ pytestmark = [pytest.mark.torch, pytest.mark.seconds]
 SHORT = dataclasses.replace(PATIENT, restore_timeout_seconds=5, first_batch_timeout_seconds=5, stall_seconds=5)
 
 
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory):
+def saved(build, folder):
     """The same values in a folder of torch.distributed.checkpoint and in a file of safetensors."""
     import torch
     from evaluation.backends.torch.weights import save_distributed, save_file
 
+    torch.manual_seed(3)
+    model = build()
+    return [str(save_distributed(model, folder / "step-5")), str(save_file(model, folder / "step-5.safetensors"))]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """Those of the network of `divided_net.py`."""
+    return saved(task_file("divided_net").Net, tmp_path_factory.mktemp("checkpoints"))
+
+
+def task_file(name):
+    """The module of a task."""
     sys.path.insert(0, str(TASKS))
     try:
-        from divided_net import Net
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(TASKS))
-    torch.manual_seed(3)
-    model, folder = Net(), tmp_path_factory.mktemp("checkpoints")
-    return [str(save_distributed(model, folder / "step-5")), str(save_file(model, folder / "step-5.safetensors"))]
 
 
 @pytest.fixture
 def divided(worker_group, tmp_path):
     """Form a group of workers that are so many processes each."""
 
-    def form(size, processes, **changes):
+    def form(size, processes, task="divided_net.py:task", options=None, **changes):
         environment = {"WITHOUT_MEMORY": str(tmp_path / "without-memory")}
         group = worker_group(size, environment=environment, framework="torch", **changes)
-        group.form("divided_net.py:task", framework="torch", processes=processes)
+        group.form(task, framework="torch", processes=processes, options=options or {})
         return group
 
     return form
@@ -75,19 +85,23 @@ def end(group):
 
 
 @pytest.mark.nightly
-def test_any_number_of_workers_gives_the_bits_of_one(divided, checkpoints):
-    """One process gives the same numbers up to rounding; here, where rows alone are gathered, the same bits."""
-    one, two = divided(1, 2), divided(2, 2)
-    for checkpoint in checkpoints:
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "way"), [("divided_net", "fully_shard"), ("divided_lm", "tensor")])
+def test_any_number_of_workers_gives_the_bits_of_one(divided, tmp_path, name, way):
+    """One process gives the same numbers up to rounding."""
+    module = task_file(name)
+    given = {"task": f"{name}.py:task", "options": {"model_parallel": way}}
+    one, two = divided(1, 2, **given), divided(2, 2, **given)
+    for checkpoint in saved(module.task.build_model, tmp_path):
         of_one, result = numbers(one.evaluate(checkpoint))
         of_two, other = numbers(two.evaluate(checkpoint))
         assert of_one == of_two
         assert result.variables == other.variables
-        assert result.profile["processes"] == "2"
-    _, alone = numbers(divided(1, 1).evaluate(checkpoint))
+        assert (result.profile["processes"], result.profile["model parallel"]) == ("2", way)
+    _, alone = numbers(divided(1, 1, **given).evaluate(checkpoint))
     assert "processes" not in alone.profile
-    for name, value in alone.metrics["test"].items():
-        assert result.metrics["test"][name].value == pytest.approx(value.value, rel=1e-6)
+    for metric, value in alone.metrics["test"].items():
+        assert result.metrics["test"][metric].value == pytest.approx(value.value, rel=1e-6)
     for path in two.folder.glob("plan-1/*"):
         assert [each.name for each in path.iterdir()] == ["states.json"]
 

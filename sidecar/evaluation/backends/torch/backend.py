@@ -12,7 +12,7 @@ import torch
 
 from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.backends.torch.collective import GlooCollective
-from sidecar.evaluation.backends.torch.division import Division, LeadersCollective
+from sidecar.evaluation.backends.torch.division import Division, LeadersCollective, ModelParallel
 from sidecar.evaluation.backends.torch.evaluator import TorchEvaluator
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.instruction_set import instruction_set
@@ -29,6 +29,7 @@ class _Options:
     """Hold the settings that only this backend uses. A setting that the message lacks has its default."""
 
     gpu_memory_mb: int | None = None  # None: take memory as it is needed
+    model_parallel: ModelParallel = "auto"
 
 
 class TorchBackend:
@@ -47,11 +48,13 @@ class TorchBackend:
         torch.use_deterministic_algorithms(mode=True, warn_only=True)
         torch.backends.cudnn.benchmark = False  # it would choose kernels by measuring times
         torch.backends.cudnn.deterministic = True
-        megabytes = from_json(_Options, join.options).gpu_memory_mb
+        options = from_json(_Options, join.options)
+        megabytes = options.gpu_memory_mb
         if megabytes is not None and torch.cuda.is_available():
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, megabytes * _BYTES_IN_MB / total))
-        division = self._division = Division(join, _device()) if join.processes > 1 else None
+        division = Division(join, _device(), options.model_parallel) if join.processes > 1 else None
+        self._division = division
         if division is not None and not division.leads:
             return LeadersCollective(division, None)
         among_workers = LocalCollective() if len(join.members) == 1 else GlooCollective(join)
@@ -66,6 +69,7 @@ class TorchBackend:
     def profile(self, command: Join | Check) -> dict[str, str]:
         """Return versions, device, instruction set and every setting that may change the bits of a result."""
         gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+        options = from_json(_Options, command.options)
         devices = Counter(torch.cuda.get_device_name(gpu) for gpu in gpus)
         return {
             "device": ", ".join(f"{count} x {name}" for name, count in sorted(devices.items())) or "CPU",
@@ -79,9 +83,13 @@ class TorchBackend:
             "kernels": torch.backends.cpu.get_cpu_capability(),
             "forced kernels": os.environ.get("ATEN_CPU_CAPABILITY", "no"),
             "threads": str(command.threads),
-            **({"processes": str(command.processes)} if command.processes > 1 else {}),
+            **(_several(command.processes, options.model_parallel) if command.processes > 1 else {}),
             "isa": instruction_set(),  # last, because it is the longest
         }
+
+
+def _several(processes: int, wanted: ModelParallel) -> dict[str, str]:
+    return {"processes": str(processes), "model parallel": wanted}
 
 
 def _device() -> torch.device:

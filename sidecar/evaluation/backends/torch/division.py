@@ -1,7 +1,9 @@
 """Divide a model among the processes of a worker, so that none of them holds all of it.
 
-Each parameter is divided by its rows (`fully_shard` of torch). Before a block of the model runs, its parameters are
-gathered from all processes, and given up afterwards. All processes run the same batches, and have the same bits.
+Tensor parallel processes compute with their parts of the weights, and exchange activations: `tensor_plan` decides
+whether a model can be divided so. Else each parameter is divided by its rows (`fully_shard` of torch): before a block
+of the model runs, its parameters are gathered from all processes, and given up afterwards. In both ways all processes
+run the same batches, and have the same bits.
 
 The model is built without memory for its parameters, as each checkpoint brings its own; buffers have their values, as
 checkpoints lack some. The processes meet at a port of the loopback interface. Their group is no default group of
@@ -12,10 +14,10 @@ Sources: torch `distributed/fsdp/_fully_shard`; the order of construction is tha
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -23,9 +25,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from sidecar.evaluation.backend import Collective, Int64s, RankReport, Reduced
 from sidecar.evaluation.backends.torch.collective import LONGEST_WAIT, listen, split
+from sidecar.evaluation.backends.torch.tensor_plan import NoPlanError, plan_of, tied
 from sidecar.evaluation.failures import EvaluationError, first_line, task_error
 from sidecar.evaluation.output_comparison import short_digest
 from sidecar.evaluation.reduction import reduce_packs
@@ -36,15 +40,21 @@ _M_MMAP_THRESHOLD: Final = -3  # of mallopt(3)
 _LARGE_BYTES: Final = 1 << 20
 _INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 
+ModelParallel = Literal["auto", "tensor", "fully_shard"]
+"""The setting `model_parallel`."""
+
 
 class Division:
     """Connect the processes of one worker. Raises `EvaluationError` (`member_lost`) if they do not meet.
+
+    `wanted`: the way in which models are divided.
 
     Attributes:
         leads: Whether this is the first process, which has the states and meets the other workers.
     """
 
-    def __init__(self, join: Join, device: torch.device) -> None:
+    def __init__(self, join: Join, device: torch.device, wanted: ModelParallel) -> None:
+        self._wanted = wanted
         self.leads, self._process, self._processes = join.process == 0, join.process, join.processes
         self._digests = 0
         _return_large_blocks()
@@ -89,10 +99,20 @@ class Division:
                 "the model has lazy layers, which get their sizes from a first batch, and several processes "
                 "(processes_per_worker) cannot divide it: give the sizes in build_model"
             )
-        scalars = {value for value in model.parameters() if not value.ndim}
+        plan: Mapping[str, ParallelStyle] = {}
+        if self._wanted != "fully_shard":
+            try:
+                plan = plan_of(model, self._processes)
+            except NoPlanError as error:
+                if self._wanted == "tensor":
+                    raise task_error(
+                        f'model_parallel = "tensor": {error}: leave it out, so that fully_shard divides the model'
+                    ) from error
         try:
-            for part in (*_blocks(model), model):
-                fully_shard(part, mesh=self._mesh, reshard_after_forward=True, ignored_params=scalars)
+            if plan:
+                self._divide_by(plan, model)
+            else:
+                self._shard(model)
         except (RuntimeError, ValueError, NotImplementedError) as error:
             raise task_error(
                 f"the model of build_model cannot be divided among {self._processes} processes: {first_line(error)}"
@@ -100,6 +120,21 @@ class Division:
         return model._apply(  # noqa: SLF001 - what `to_empty` calls, which would also empty the buffers
             lambda value: torch.zeros_like(value, device=device) if value.is_meta else value.to(device)
         )
+
+    def _divide_by(self, plan: Mapping[str, ParallelStyle], model: nn.Module) -> None:
+        """Let the processes compute with parts of the layers of a plan. Parameters that were one remain one."""
+        shared = tied(model)
+        parallelize_module(model, self._mesh, dict(plan), src_data_rank=None)
+        for first, *others in shared:
+            for name in others:
+                layer, _, own = name.rpartition(".")
+                model.get_submodule(layer).register_parameter(own, model.get_parameter(first))
+
+    def _shard(self, model: nn.Module) -> None:
+        """Divide all parameters by their rows, to be gathered when their block runs."""
+        scalars = {value for value in model.parameters() if not value.ndim}
+        for part in (*_blocks(model), model):
+            fully_shard(part, mesh=self._mesh, reshard_after_forward=True, ignored_params=scalars)
 
     def decided(self, decision: bool) -> bool:
         """Return what the first process decides."""

@@ -57,7 +57,7 @@ TRAITS: Final = FrameworkTraits(
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # the setting with which matrix products on a GPU are repeatable
         "TOKENIZERS_PARALLELISM": "false",  # threads of tokenizers, which loaders fork
     },
-    options=("gpu_memory_mb",),
+    options=("gpu_memory_mb", "model_parallel"),
     divides_models=True,
     formats=("torch_zip", "pretrained_folder", "safetensors", "dcp"),
     template=_TEMPLATE,
