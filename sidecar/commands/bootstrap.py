@@ -58,8 +58,9 @@ _LONG_SECONDS: Final = 0.01
 """How long a scan waits for files that take long to read. Their thread rests as long after each part of its work."""
 
 _M_MMAP_THRESHOLD: Final = -3  # of mallopt(3)
+_M_ARENA_MAX: Final = -8
 _QUIET_FACTOR: Final = 2.5  # of `beat_seconds`, if each request for the state costs money; a lease has three beats
-_LARGE_BYTES: Final = 256 * 1024
+_LARGE_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +76,12 @@ def return_large_blocks() -> None:
     """Let glibc return large blocks to the system when they are freed, such as the text of an index of 16 MiB.
 
     Otherwise it begins to retain them after the first one, and a daemon that has read a few needs 50 MB more for ever.
+    All threads share what is free: each would retain holes of its own, and only one of them runs at a time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def daemon_from_settings(
