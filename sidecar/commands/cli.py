@@ -154,7 +154,7 @@ def evaluate(
 ) -> None:
     """Evaluate one checkpoint now; nothing is written to the journal."""
     from sidecar.commands.evaluate import evaluate as evaluate_one
-    from sidecar.commands.evaluate import find_checkpoint
+    from sidecar.commands.named_checkpoint import find_checkpoint
     from sidecar.commands.terminal import print_result
 
     typed = words or []

@@ -1,28 +1,26 @@
-"""Find the checkpoint that `sidecar eval` or `sidecar.evaluate` must evaluate, and evaluate it."""
+"""Evaluate one checkpoint with the worker processes of this node, for `sidecar eval` and `sidecar.evaluate`."""
 
-import glob
 import os
 import queue
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from sidecar.checkpoints.discovery_order import numbered
 from sidecar.checkpoints.discovery_rules import DiscoveryRules
-from sidecar.checkpoints.formats import dcp, orbax, pretrained_folder, saved_model
+from sidecar.checkpoints.formats import pretrained_folder
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.checkpoints.several_models import remedy_for_several_models
-from sidecar.checkpoints.subfolder_hint import names_in, similar_folder
+from sidecar.checkpoints.subfolder_hint import names_in
 from sidecar.commands.eval_progress import shown_progress
 from sidecar.commands.framework import with_framework
 from sidecar.commands.from_settings import make_catalog, record_of
-from sidecar.commands.load import load_settings
 from sidecar.commands.load import warn as print_warning
+from sidecar.commands.named_checkpoint import find_checkpoint
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.own_folder import in_own_folder
 from sidecar.commands.task_file import check_before_import
@@ -32,108 +30,10 @@ from sidecar.policy.node_identity import node_name
 from sidecar.policy.roles import decide_role
 from sidecar.protocol.records import Checkpoint, Result
 from sidecar.protocol.states import FailureKind
-from sidecar.protocol.weight_names import DCP_METADATA, main_weights
-from sidecar.settings import Settings, load
+from sidecar.settings import Settings
 from sidecar.settings.language_model import variables_of
-from sidecar.system.bucket_folder import BucketFolder, place_of
-from sidecar.system.bucket_url import is_url
 
 _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
-_MARKERS: Final = (saved_model.MARKER, orbax.MARKER, DCP_METADATA, dcp.UNCOORDINATED)
-
-
-def find_checkpoint(
-    flags: dict[str, Any], words: Sequence[Path], report: Callable[[str], None]
-) -> tuple[Settings, Path]:
-    """Return the settings, and the path of the checkpoint: the one that is named, or the newest one of a directory.
-
-    `flags`: the options that name settings. `words`: a directory or its URL, and the name of a checkpoint in it, or the
-    path of a checkpoint; `checkpoint_dir` is taken from them if there is no option. Raises `SettingsError` if settings
-    are wrong, or a directory has no such checkpoint that is complete.
-    """
-    if words and is_url(words[0]):
-        settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or words[0]})
-        settings.require_task()
-        return settings, newest_in(settings, report, *map(str, words[1:]))
-    path = Path(*words).absolute() if words else None
-    folder = None if path is None else path if _is_directory_of_checkpoints(path, None) else path.parent
-    settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or folder})
-    pattern = settings.checkpoint_pattern
-    if path is not None and folder == path and not _is_directory_of_checkpoints(path, pattern):
-        folder = path.parent
-        settings = load(flags | {"checkpoint_dir": flags["checkpoint_dir"] or folder})
-    settings.require_task()
-    if path is None or folder == path:
-        path = newest_in(settings if folder is None else settings.model_copy(update={"checkpoint_dir": folder}), report)
-    is_index = path.suffix == ".index" and not (pattern is not None and fnmatchcase(path.name, pattern))
-    return settings, path.with_suffix("") if is_index else path
-
-
-def _is_directory_of_checkpoints(path: Path, pattern: str | None) -> bool:
-    """Return whether a path is a directory of checkpoints, and not a checkpoint that is itself a directory.
-
-    A folder of Hugging Face's libraries is a checkpoint, unless it has a state directory: then a daemon watches it.
-    With `checkpoint_pattern` a folder whose own name matches is a checkpoint, unless it holds entries that match, too.
-    """
-    if not path.is_dir() or any((path / marker).exists() for marker in _MARKERS) or _is_pretrained(path):
-        return False
-    if pattern is None or not fnmatchcase(path.name, pattern):
-        return True
-    return any(fnmatchcase(entry.name, pattern) for entry in path.iterdir())
-
-
-def _is_pretrained(path: Path) -> bool:
-    """Return whether a directory holds the weights of one model with their description, as `save_pretrained` writes."""
-    names = {entry.name for entry in path.iterdir()}
-    is_described = not names.isdisjoint(pretrained_folder.DESCRIPTIONS)
-    return is_described and main_weights(names) is not None and ".sidecar" not in names
-
-
-def newest_in(settings: Settings, report: Callable[[str], None], name: str | None = None) -> Path:
-    """Return the newest complete checkpoint of the checkpoint directory, or that of a name.
-
-    It is the last one in the order in which a daemon would evaluate them: see `checkpoints.discovery_order`. Raises
-    `SettingsError` if there is none.
-    """
-    place = settings.checkpoint_dir
-    if not isinstance(place, BucketFolder) and not place.is_dir():
-        remedy = similar_folder(place) or "name the one that training saves its checkpoints in"
-        raise SettingsError(f"there is no directory {place}: {remedy}")
-    scan = make_catalog(settings, once=True).scan()
-    present = [found for found in scan.found if any(place.glob(glob.escape(found.checkpoint.name) + "*"))]
-    if not present:
-        waiting = "".join(f"; {name} is not complete: {reason}" for name, reason in scan.waiting[:3])
-        below = "" if scan.below is None else f"; {scan.below}"
-        raise SettingsError(f"there is no complete checkpoint in {place_of(place)}{waiting}{below}")
-    if name is not None:
-        names = [found.checkpoint.name for found in present]
-        if name not in names:
-            raise SettingsError(
-                f"there is no complete checkpoint {name} in {place_of(place)}; the newest are {', '.join(names[-3:])}"
-            )
-        return place / name
-    newest = present[-1].checkpoint.name
-    report(f"{newest} is evaluated, the newest of {len(present)} in {place_of(place)}")
-    return place / newest
-
-
-def _with_step_of_run(settings: Settings, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint with the step that a daemon finds for it: by a comparison of all names, or in their order.
-
-    A step in its files is the step, whatever other checkpoints there are.
-    """
-    if checkpoint.step_source not in ("name", "order"):
-        return checkpoint
-    try:
-        scan = make_catalog(settings, once=True).scan()
-    except StorageError:
-        return checkpoint
-    if (known := scan.by_key.get(checkpoint.key)) is None:  # it lies elsewhere
-        return checkpoint
-    if known.checkpoint.step is not None:
-        return replace(checkpoint, step=known.checkpoint.step, step_source=known.checkpoint.step_source)
-    number = numbered(each.checkpoint for each in scan.found)[checkpoint.key]
-    return replace(checkpoint, step=number, step_source="order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +113,13 @@ def evaluate(
     return Evaluated(shown, result_of(done), save_to.absolute())
 
 
+def evaluate_record(flags: Mapping[str, Any], checkpoint: Path, save_dir: Path | None) -> dict[str, Any]:
+    """Evaluate one checkpoint for `sidecar.evaluate`. `flags`: settings by name."""
+    given = {"config": None, "checkpoint_dir": None, **flags}
+    settings, path = find_checkpoint(given, [checkpoint], print_warning)
+    return evaluate(settings, os.environ, path, save_dir=save_dir, warn=print_warning).record()
+
+
 def _with_model_of(path: Path, settings: Settings) -> Settings:
     """Return settings whose table `[lm]` takes the model of this checkpoint, and not of a newer one next to it."""
     if not any((path / name).is_file() for name in pretrained_folder.DESCRIPTIONS):
@@ -220,11 +127,23 @@ def _with_model_of(path: Path, settings: Settings) -> Settings:
     return settings.model_copy(update={"worker_env": settings.worker_env | variables_of(settings.lm, [str(path)])})
 
 
-def evaluate_record(flags: Mapping[str, Any], checkpoint: Path, save_dir: Path | None) -> dict[str, Any]:
-    """Evaluate one checkpoint for `sidecar.evaluate`. `flags`: settings by name."""
-    given = {"config": None, "checkpoint_dir": None, **flags}
-    settings, path = find_checkpoint(given, [checkpoint], print_warning)
-    return evaluate(settings, os.environ, path, save_dir=save_dir, warn=print_warning).record()
+def _with_step_of_run(settings: Settings, checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint with the step that a daemon finds for it: by a comparison of all names, or in their order.
+
+    A step in its files is the step, whatever other checkpoints there are.
+    """
+    if checkpoint.step_source not in ("name", "order"):
+        return checkpoint
+    try:
+        scan = make_catalog(settings, once=True).scan()
+    except StorageError:
+        return checkpoint
+    if (known := scan.by_key.get(checkpoint.key)) is None:  # it lies elsewhere
+        return checkpoint
+    if known.checkpoint.step is not None:
+        return replace(checkpoint, step=known.checkpoint.step, step_source=known.checkpoint.step_source)
+    number = numbered(each.checkpoint for each in scan.found)[checkpoint.key]
+    return replace(checkpoint, step=number, step_source="order")
 
 
 def _is_of_restore(error: Exception) -> bool:
