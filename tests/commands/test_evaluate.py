@@ -1,4 +1,4 @@
-"""What `sidecar eval` refuses before it starts a worker process."""
+"""`sidecar eval` refuses a chief and a missing checkpoint before it starts a worker process."""
 
 import pytest
 
