@@ -38,8 +38,7 @@ def ineffective(settings: Settings) -> Iterator[str]:
         yield "replicas has no effect on a Ray cluster, where each machine has one worker process: set ray_workers"
     if settings.model_parallel != "auto" and settings.processes_per_worker == 1:
         yield "model_parallel has no effect on workers of one process: set processes_per_worker, too"
-    if settings.tensorboard_tags != "metric" and settings.tensorboard_dir is None:
-        yield f"tensorboard_tags = {settings.tensorboard_tags!r} has no effect without tensorboard_dir: set that, too"
+    yield from _of_tensorboard(settings)
 
 
 def acts_on_best(settings: Settings) -> list[str]:
@@ -50,6 +49,13 @@ def acts_on_best(settings: Settings) -> list[str]:
         "the hook best": "best" in settings.hooks,
     }
     return [name for name, is_set in acts.items() if is_set]
+
+
+def _of_tensorboard(settings: Settings) -> Iterator[str]:
+    if settings.tensorboard_parameters and settings.tensorboard_dir is None:
+        yield "tensorboard_parameters has no effect without tensorboard_dir: set that, too"
+    if settings.tensorboard_tags != "metric" and settings.tensorboard_dir is None:
+        yield f"tensorboard_tags = {settings.tensorboard_tags!r} has no effect without tensorboard_dir: set that, too"
 
 
 def _of_credentials(settings: Settings) -> Iterator[str]:

@@ -37,8 +37,15 @@ class Closing(Protocol):
         """Finish, for at most `seconds`."""
 
 
-def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Sink]:
+def make_sinks(
+    settings: Settings,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    read: Callable[[str], bytes | None] = lambda _: None,
+) -> list[Sink]:
     """Return the sinks of the settings. The module of a sink is imported only if the settings name the sink.
+
+    `read` returns a file of the state directory, for a sink that shows what workers saved.
 
     Raises `SettingsError` if one cannot be made, because a daemon without it would lose results silently.
     """
@@ -51,7 +58,9 @@ def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> l
     if settings.tensorboard_dir is not None:
         from sidecar.publishing.sinks.tensorboard import TensorBoard  # noqa: PLC0415 - likewise
 
-        sinks.append(TensorBoard(settings.tensorboard_dir, settings.run, settings.tensorboard_tags))
+        parameters = settings.tensorboard_parameters
+        tags, directory = settings.tensorboard_tags, settings.tensorboard_dir
+        sinks.append(TensorBoard(directory, settings.run, tags, parameters=parameters, read=read))
     if _logs_to_mlflow(settings):
         sinks.append(_mlflow(settings, environ))
     if settings.wandb_project is not None:
@@ -70,7 +79,7 @@ def start_deliveries(settings: Settings, log: EventLog, node: str) -> "list[Deli
     Raises `StateUnavailableError` if there is a backup, and no state.
     """
     storage = state_storage(settings)
-    sinks: list[Sink | EventSink] = [*make_sinks(settings), *_acting_sinks(settings, log)]
+    sinks: list[Sink | EventSink] = [*make_sinks(settings, read=storage.read), *_acting_sinks(settings, log)]
     deliveries: list[Delivery | StateBackup] = [
         Delivery(sink, storage, settings.run, log, run_dir=settings.run_dir) for sink in sinks
     ]

@@ -41,6 +41,7 @@ _TYPES: Final = {
     **dict.fromkeys(("Environment", "Labels"), "table of texts, or a JSON object"),
     "Resources": "table of numbers, or a JSON object",
     "LanguageModel": "table, or a JSON object",
+    "Parameters": "table of numbers and texts, or a JSON object",
     "PageLinks": "table of URLs, or a JSON object",
     "InstalledSinks": "table of tables, or a JSON object",
     "Hooks": "table of commands, URLs and tables, or a JSON object",

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from sidecar.settings import values
 from sidecar.settings.hook_values import Hooks
-from sidecar.settings.sink_values import InstalledSinks, TrackingUri, WandbProject
+from sidecar.settings.sink_values import InstalledSinks, Parameters, TrackingUri, WandbProject
 
 
 class OutputSettings(BaseModel):
@@ -27,6 +27,9 @@ class OutputSettings(BaseModel):
     tensorboard_tags: Literal["metric", "keras"] = "metric"
     """Names of TensorBoard's series: those of the metrics, or those of tf_keras' `SidecarEvaluator` (`keras`). Default:
     the metrics' own names, which training mostly uses, too."""
+    tensorboard_parameters: Parameters = {}
+    """Hyperparameters of the run for TensorBoard's page *HParams*, as a table with `NAME = VALUE`. Default: the sidecar
+    does not know how training was started."""
     mlflow: bool = False
     """Whether every result is logged to MLflow, to the server that `mlflow_tracking_uri` or the variable
     `MLFLOW_TRACKING_URI` names. Default: the variable alone belongs to training, which must not find the numbers of

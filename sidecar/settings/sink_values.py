@@ -57,6 +57,16 @@ def _is_project(value: str) -> str:
     return value
 
 
+def _are_parameters(value: Any) -> Any:
+    remedy = "write a table [tensorboard_parameters] with NAME = a number, a text, true or false"
+    parsed = table_of(value, remedy, 'write an object such as {"learning_rate": 0.001}')
+    for name, one in parsed.items():
+        if not isinstance(name, str) or not name.strip() or not isinstance(one, str | bool | int | float):
+            raise ValueError(f"{name!r}: {remedy}")
+    return dict(parsed)
+
+
 TrackingUri = Annotated[str, AfterValidator(check_tracking_uri)]
 WandbProject = Annotated[str, AfterValidator(_is_project)]
+Parameters = Annotated[dict[str, str | bool | int | float], BeforeValidator(_are_parameters)]
 InstalledSinks = Annotated[dict[str, dict[str, Any]], BeforeValidator(_are_sinks)]

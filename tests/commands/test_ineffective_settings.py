@@ -20,6 +20,7 @@ BACKUP = {"state_backup": "s3://bucket/backups"}
         ({"mlflow_log_best": True, "export_best": 1, "best_metric": "test/a"}, ["mlflow_tracking_uri"]),
         ({"mlflow_log_best": True, "mlflow_tracking_uri": "http://m:5000"}, ["export_best = 1"]),
         ({"tensorboard_tags": "keras"}, ["tensorboard_dir"]),
+        ({"tensorboard_parameters": {"lr": 1}}, ["tensorboard_dir"]),
         ({"wandb_key_file": "/run/key"}, ["wandb_key_file", "wandb_project"]),
         ({"run_turn_seconds": 5, "runs_at_once": 2}, ["run_turn_seconds, runs_at_once", "set runs"]),
         (

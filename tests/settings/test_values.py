@@ -154,6 +154,8 @@ def test_hosts_that_nobody_can_dial(host):
 @pytest.mark.parametrize(
     ("key", "value", "shown"),
     [
+        ("tensorboard_parameters", "lr=1", "not JSON"),
+        ("tensorboard_parameters", '{"lr": [1]}', "'lr': write a table [tensorboard_parameters]"),
         ("page_links", "Grafana", "not JSON"),
         ("page_links", "[]", "[page_links]"),
         ("page_links", '{"Grafana": "grafana:3000"}', "'Grafana': write the URL"),

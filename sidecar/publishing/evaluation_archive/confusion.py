@@ -1,12 +1,13 @@
-"""Read confusion matrices from the metric states that workers saved. Pure: bytes in, numbers out; imports no numpy.
+"""Read confusion matrices, and histograms of scores, from the metric states that workers saved.
 
-`ConfusionMatrix` saves counts and weights by (actual, predicted) class as exact sums. `states.json` is not trusted: a
-matrix that is not valid is left out. The format is that of `sidecar/evaluation/states/exact_sum.py`.
+Pure: bytes in, numbers out; imports no numpy. `ConfusionMatrix` saves counts and weights by (actual, predicted) class
+as exact sums, and `BinnedAUC` by class and bin. `states.json` is not trusted: what is not valid is left out. The format
+is that of `sidecar/evaluation/states/exact_sum.py`.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sidecar.protocol.records import Result, Value
@@ -17,6 +18,7 @@ _DIGIT_BITS: Final = 44
 _DIGITS: Final[Mapping[str, tuple[int, int]]] = {"int64": (0, 1), "float32": (4, 8)}
 """By type: the number of the digit whose weight is 1, and how many digits there are. A row after these holds flags."""
 
+_MOST_BINS: Final = 5000
 _MOST_EVAL_SETS: Final = 64  # of a task
 _MOST_TALLIES: Final = 256  # that are looked at in one rank's file
 _MOST_DAMAGED: Final = 16  # of them, or too long
@@ -28,6 +30,7 @@ _COUNTS: Final = '/counts": {'
 _NAME: Final = re.compile(r'"((?:[^"\\]|\\.)*)\Z')
 
 Matrix = list[list[float]]
+_IsShape = Callable[[int, int], bool]
 
 
 def matrices(result: Result, saved: Iterable[bytes]) -> list[dict[str, Any]]:
@@ -35,12 +38,9 @@ def matrices(result: Result, saved: Iterable[bytes]) -> list[dict[str, Any]]:
 
     `result`: the result, which names the classes. `saved`: the file `states.json` of every rank. One at a time is held.
     """
-    if not result.classes or len(result.examples) > _MOST_EVAL_SETS:
+    if not result.classes:
         return []
-    sums: dict[tuple[str, str], Matrix] = {}
-    for content in saved:
-        for key, matrix in _matrices(content.decode(errors="replace"), list(result.examples)).items():
-            sums[key] = matrix if key not in sums else _add(sums[key], matrix)
+    sums = _sums(result, saved, lambda rows, columns: rows == columns and _LEAST_CLASSES <= rows <= _MOST_CLASSES)
     return [
         {"set": eval_set, "metric": name, "classes": classes, "matrix": matrix}
         for (eval_set, name), matrix in sums.items()
@@ -48,12 +48,40 @@ def matrices(result: Result, saved: Iterable[bytes]) -> list[dict[str, Any]]:
     ]
 
 
+def histograms(result: Result, saved: Iterable[bytes]) -> dict[tuple[str, str], Matrix]:
+    """Return the scores that `BinnedAUC` has counted, by eval set and name: weights of negatives, and of positives.
+
+    There is a weight for each of equal bins from 0 to 1. Arguments are those of `matrices`.
+    """
+    known = {
+        (eval_set, name.removeprefix("pr_"))
+        for eval_set, numbers in result.metrics.items()
+        for name, number in numbers.items()
+        if name.startswith("pr_") and number.value is not None
+    }
+    if not known:
+        return {}
+    sums = _sums(result, saved, lambda rows, columns: rows == 2 and 2 <= columns <= _MOST_BINS)  # noqa: PLR2004 - classes, and the fewest bins
+    return {key: matrix for key, matrix in sums.items() if key in known}
+
+
+def _sums(result: Result, saved: Iterable[bytes], is_shape: _IsShape) -> dict[tuple[str, str], Matrix]:
+    """Return the sums of all ranks by eval set and metric."""
+    sums: dict[tuple[str, str], Matrix] = {}
+    if len(result.examples) > _MOST_EVAL_SETS:
+        return sums
+    for content in saved:
+        for key, matrix in _matrices(content.decode(errors="replace"), list(result.examples), is_shape).items():
+            sums[key] = matrix if key not in sums else _add(sums[key], matrix)
+    return sums
+
+
 def _classes(by_metric: Mapping[str, Mapping[str, Value]], count: int) -> list[str]:
     """Return the names of the classes of a matrix: those of a metric with as many classes."""
     return next((list(classes) for classes in by_metric.values() if len(classes) == count), [])
 
 
-def _matrices(text: str, eval_sets: Sequence[str]) -> dict[tuple[str, str], Matrix]:
+def _matrices(text: str, eval_sets: Sequence[str], is_shape: _IsShape) -> dict[tuple[str, str], Matrix]:
     """Return the matrices in one rank's file by eval set and metric.
 
     Only the states of matrices are parsed, because states of other metrics may hold a value for each example. Every
@@ -74,7 +102,7 @@ def _matrices(text: str, eval_sets: Sequence[str]) -> dict[tuple[str, str], Matr
         try:
             counts, end = _object(text, at - 1)
             weights, at = _object(text, end, f', "{name[1]}/weights": ')
-            one, other = _matrix(counts), _matrix(weights)
+            one, other = _matrix(counts, is_shape), _matrix(weights, is_shape)
             key = eval_set, str(json.loads(f'"{name[1]}"'))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             damaged += 1
@@ -95,13 +123,13 @@ def _object(text: str, start: int, before: str = "") -> tuple[dict[str, Any], in
     return found, start + length
 
 
-def _matrix(state: dict[str, Any]) -> Matrix | None:
-    """Return the sums of a state as floats; None if it is not a square matrix of few classes, or not finite."""
-    size, other = state["shape"]
-    if type(size) is not int or size != other or not _LEAST_CLASSES <= size <= _MOST_CLASSES:
+def _matrix(state: dict[str, Any], is_shape: _IsShape) -> Matrix | None:
+    """Return the sums of a state as floats; None if it has another shape, or is not finite."""
+    height, width = state["shape"]
+    if type(height) is not int or type(width) is not int or not is_shape(height, width):
         return None
     unit, digits = _DIGITS[state["dtype"]]
-    cells = [0.0] * (size * size)
+    cells = [0.0] * (height * width)
     for digit, row in state["rows"].items():
         if len(row) != len(cells) or not 0 <= int(digit) < digits:
             return None  # another size, or the row of flags: a sum is not finite
@@ -109,7 +137,7 @@ def _matrix(state: dict[str, Any]) -> Matrix | None:
         cells = [cell + scale * value for cell, value in zip(cells, row, strict=True)]
     if not all(abs(cell) <= _LARGEST for cell in cells):
         return None  # NaN, too
-    return [cells[size * number : size * (number + 1)] for number in range(size)]
+    return [cells[width * number : width * (number + 1)] for number in range(height)]
 
 
 def _add(one: Matrix, other: Matrix) -> Matrix:

@@ -1,12 +1,16 @@
-"""Write results as TensorBoard's scalars: one run of TensorBoard for each eval set, with the training step as x.
+"""Write results for TensorBoard: one run of TensorBoard for each eval set, with the training step as x.
+
+Numbers are scalars. Scores that `BinnedAUC` counted are PR curves, and the settings may give hyperparameters.
 
 TensorBoard shows numbers of 32 bits: its fast loader leaves out doubles without a word (tensorboard-data-server 0.7.2).
 So each number is the float that is nearest to it. No package of TensorBoard is needed.
 """
 
+import contextlib
+import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
@@ -14,16 +18,22 @@ from urllib.parse import quote
 
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.coordination.totals import number_of
-from sidecar.protocol.records import Value
+from sidecar.errors import SidecarError
+from sidecar.protocol.records import Result, Value
+from sidecar.publishing.evaluation_archive.confusion import histograms
 from sidecar.publishing.sinks.protobuf import bytes_field, double_field, float_field, integer_field, text_field
 from sidecar.publishing.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 from sidecar.system.confined import Folder, open_folder
-from sidecar.system.durable import sync_file
+from sidecar.system.durable import sync_file, write_new
 from sidecar.system.plain_text import shortened
 
 Tags = Literal["metric", "keras"]
 
+Parameter = str | bool | int | float
+
 _FILE_VERSION: Final = "brain.Event:2"
+_FLOAT: Final = 1  # DT_FLOAT (tensorflow/core/framework/types.proto)
+_USUAL_BINS: Final = range(20, 201)  # between thresholds; TensorBoard's own summaries have 201 thresholds by default
 _LONGEST_NAME: Final = 255  # bytes of the name of a folder
 _LAST_SECOND: Final = 1e12  # of any time that a file may tell
 _WALL_TIME: Final = struct.Struct("<Bd")  # field 1 of an event, which is always the first one
@@ -45,12 +55,23 @@ class TensorBoard:
     readers stop at that part. The names of the files hold the id of the run, because two runs of one name may share a
     directory, and the events of one must not be taken for those of the other. `tags`: `metric` names series as the
     metrics are named; `keras` as `SidecarEvaluator` of tf_keras names them, `evaluation_METRIC_vs_iterations`.
+    `parameters`: hyperparameters of the run, for the page *HParams*. `read` returns a file of the state directory, from
+    which PR curves come; None if it is not there.
     """
 
     name = "tensorboard"
 
-    def __init__(self, directory: Path, run: str, tags: Tags = "metric") -> None:
-        self._directory, self._tags = directory, tags
+    def __init__(
+        self,
+        directory: Path,
+        run: str,
+        tags: Tags = "metric",
+        *,
+        parameters: Mapping[str, Parameter] | None = None,
+        read: Callable[[str], bytes | None] = lambda _: None,
+    ) -> None:
+        self._directory, self._tags, self._read = directory, tags, read
+        self._parameters = parameters or {}
         self._file = f"events.out.tfevents.sidecar.{run}"
         self._known: dict[str, _Known] = {}  # by eval set
 
@@ -60,18 +81,19 @@ class TensorBoard:
         if step is None or step < 0:
             raise SinkRefusedError(f"{evaluation.checkpoint.name} has no training step that TensorBoard could show")
         stem = f"{self._file}.{evaluation.id.partition('-')[0]}"
+        curves = self._curves(evaluation.result)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             with open_folder(self._directory) as top:
+                self._write_parameters(top, f"{stem}.parameters", evaluation.milliseconds)
                 for eval_set, metrics in evaluation.result.metrics.items():
                     with top.folder(_folder_name(eval_set), make=True) as folder:
-                        self._append(folder, stem, eval_set, evaluation.milliseconds, step, metrics)
+                        values = self._values(metrics) + curves.get(eval_set, b"")
+                        self._append(folder, stem, eval_set, evaluation.milliseconds, step, values)
         except OSError as error:
             raise SinkUnavailableError(f"{self._directory}: {error.filename or ''}: {error.strerror}") from error
 
-    def _append(
-        self, folder: Folder, stem: str, eval_set: str, milliseconds: int, step: int, metrics: Mapping[str, Value]
-    ) -> None:
+    def _append(self, folder: Folder, stem: str, eval_set: str, milliseconds: int, step: int, values: bytes) -> None:
         """Append the event of one eval set to its newest file, unless one of its files has it."""
         files = _files(folder, stem)
         known = self._known.get(eval_set)
@@ -82,21 +104,56 @@ class TensorBoard:
         if known.torn or not files:
             files.append(f"{stem}.{len(files)}")
         with folder.append_to_file(files[-1]) as file:
-            events = [_event(milliseconds, step, self._values(metrics))]
+            events = [_event(milliseconds, step, values)]
             if os.fstat(file.fileno()).st_size == 0:
                 # An earlier time, so that the file alone does not look as if it had the event.
-                events.insert(0, double_field(1, (milliseconds - 1) / 1000) + text_field(3, _FILE_VERSION))
+                events.insert(0, _first_event(milliseconds - 1))
             append(file, *events)
         folder.sync()
         self._known[eval_set] = _Known(_state(folder, files), milliseconds, torn=False)
 
-    def _values(self, metrics: Mapping[str, Value]) -> Iterator[tuple[str, float]]:
-        """Yield the tag and the number of each series."""
+    def _values(self, metrics: Mapping[str, Value]) -> bytes:
+        """Return the summary's values of all series: a tag and a number each."""
+        found = b""
         for metric, value in metrics.items():
-            yield self._tag(metric), number_of(value)
-            for bound, number in (("lower", value.lower), ("upper", value.upper)):
+            numbers = (("", number_of(value)), ("lower", value.lower), ("upper", value.upper))
+            for bound, number in numbers:
                 if number is not None:
-                    yield self._tag(metric, bound), number
+                    found += bytes_field(1, text_field(1, self._tag(metric, bound)) + float_field(2, number))
+        return found
+
+    def _curves(self, result: Result) -> dict[str, bytes]:
+        """Return the summary's values of PR curves by eval set; nothing if workers' states cannot be read."""
+        saved = []
+        if any(name.startswith("pr_") for metrics in result.metrics.values() for name in metrics):
+            with contextlib.suppress(SidecarError):
+                saved = [self._read(f"{folder}/states.json") for folder in result.saves]
+        if not saved or None in saved:
+            return {}
+        found = dict[str, bytes]()
+        for (eval_set, name), (negatives, positives) in histograms(result, filter(None, saved)).items():
+            found[eval_set] = found.get(eval_set, b"") + _pr_curve(f"pr_{name}", negatives, positives)
+        return found
+
+    def _write_parameters(self, top: Folder, name: str, milliseconds: int) -> None:
+        """Write the hyperparameters of the run, unless a file has them: TensorBoard takes those of the newest start."""
+        if not self._parameters:
+            return
+        fields = b"".join(
+            bytes_field(1, text_field(1, name) + bytes_field(2, _json_value(value)))
+            for name, value in sorted(self._parameters.items())
+        )
+        with contextlib.suppress(FileNotFoundError):
+            if fields in top.read(name, _LONGEST_RECORD):
+                return
+            top.unlink(name)
+        start = bytes_field(3, fields + double_field(5, milliseconds / 1000))
+        tensor = integer_field(1, _FLOAT) + bytes_field(2, bytes_field(2, b""))  # of shape (0,)
+        value = text_field(1, "_hparams_/session_start_info") + bytes_field(8, tensor) + _metadata("hparams", start)
+        write_new(
+            top, name, record(_first_event(milliseconds)) + record(_event(milliseconds, 0, bytes_field(1, value)))
+        )
+        top.sync()
 
     def _tag(self, metric: str, bound: str = "") -> str:
         if self._tags == "keras":
@@ -112,10 +169,49 @@ def _folder_name(eval_set: str) -> str:
     return name.replace(".", "%2E") if name in (".", "..") else name
 
 
-def _event(milliseconds: int, step: int, values: Iterator[tuple[str, float]]) -> bytes:
-    """Return an `Event` with a scalar for each value (tensorflow/core/framework/summary.proto)."""
-    summary = b"".join(bytes_field(1, text_field(1, tag) + float_field(2, number)) for tag, number in values)
-    return double_field(1, milliseconds / 1000) + integer_field(2, step) + bytes_field(5, summary)
+def _first_event(milliseconds: int) -> bytes:
+    return double_field(1, milliseconds / 1000) + text_field(3, _FILE_VERSION)
+
+
+def _event(milliseconds: int, step: int, values: bytes) -> bytes:
+    """Return an `Event` with values of a summary (tensorflow/core/framework/summary.proto)."""
+    return double_field(1, milliseconds / 1000) + integer_field(2, step) + bytes_field(5, values)
+
+
+def _metadata(plugin: str, content: bytes) -> bytes:
+    """Return the field of a value that says which plugin shows it, with data for the plugin."""
+    return bytes_field(9, bytes_field(1, text_field(1, plugin) + bytes_field(2, content)))
+
+
+def _json_value(value: Parameter) -> bytes:
+    """Return a `google.protobuf.Value`."""
+    if isinstance(value, bool):
+        return integer_field(4, int(value))
+    return text_field(3, value) if isinstance(value, str) else double_field(2, value)
+
+
+def _pr_curve(tag: str, negatives: Sequence[float], positives: Sequence[float]) -> bytes:
+    """Return a value of the plugin `pr_curves`, with thresholds at ends of equal bins of scores.
+
+    Its tensor has true and false positives, true and false negatives, precision and recall at each threshold
+    (tensorboard/plugins/pr_curve/summary.py). So that no number is rounded, thresholds are left out evenly.
+    """
+    bins = len(positives)
+    widths = (width for width in range(1, bins + 1) if bins % width == 0 and bins // width in _USUAL_BINS)
+    width = next(widths, 1)
+    firsts = range(0, bins + 1, width)
+    true, false = ([math.fsum(weights[first:]) for first in firsts] for weights in (positives, negatives))
+    rows = [
+        *(true, false, [false[0] - each for each in false], [true[0] - each for each in true]),
+        [hits / (hits + wrong) if hits else 0.0 for hits, wrong in zip(true, false, strict=True)],
+        [hits / true[0] if hits else 0.0 for hits in true],
+    ]
+    count = len(firsts)
+    shape = b"".join(bytes_field(2, integer_field(1, size)) for size in (len(rows), count))
+    numbers = struct.pack(f"<{len(rows) * count}f", *(number for row in rows for number in row))
+    tensor = integer_field(1, _FLOAT) + bytes_field(2, shape) + bytes_field(4, numbers)
+    metadata = _metadata("pr_curves", integer_field(2, count))
+    return bytes_field(1, text_field(1, f"{tag}/pr_curves") + bytes_field(8, tensor) + metadata)
 
 
 def _files(folder: Folder, stem: str) -> list[str]:

@@ -14,9 +14,18 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, build_opener
 
+import numpy as np
 import pytest
 from publishing.sinks.conftest import BEGIN, RUN, value
+from tensorboard.plugins.hparams import metadata as hparams
+from tensorboard.plugins.pr_curve import metadata as pr_curve
+from tensorboard.util import tensor_util
+from tensorboard_reader import read_events
 
+from sidecar.coordination.storage import PosixStorage
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo
+from sidecar.metrics import BinnedAUC
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
 from sidecar.publishing.sinks.tensorboard import TensorBoard
 
@@ -148,10 +157,67 @@ def test_a_checkpoint_without_a_step(tmp_path, evaluation):
         TensorBoard(tmp_path, "mnist").write(replace(given, checkpoint=replace(given.checkpoint, step=None)))
 
 
+def scored(folder, evaluation, bins=20):
+    """Scores of two ranks that `BinnedAUC` has counted, as the sink reads them, with labels and scores."""
+    generator = np.random.default_rng(5)
+    labels, scores = generator.integers(0, 2, 400), generator.integers(0, 4 * bins, 400) / (4 * bins)
+    saves = ("a/worker-0-of-2", "a/worker-1-of-2")
+    for rank, each in enumerate(saves):
+        metric = BinnedAUC(bins=bins, name="auc")
+        states = metric.states(EvalSetInfo(400, Shard(rank, 2)))
+        own = slice(200 * rank, 200 * rank + 200)
+        metric.add(states, EvalBatch(y=labels[own], predictions=scores[own], first=200 * rank, examples=200))
+        content = {"test": {f"auc/{name}": state.to_json() for name, state in states.items()}}
+        (folder / each).mkdir(parents=True)
+        (folder / each / "states.json").write_text(json.dumps({"schema": 1, "states": content}))
+    given = evaluation(100, {"loss": value(0.1 + 0.2), "roc_auc": value(0.5), "pr_auc": value(0.5)}, ("test", "hard"))
+    return replace(given, result=replace(given.result, saves=saves)), labels, scores
+
+
+@pytest.mark.parametrize(("bins", "count"), [(20, 21), (400, 201), (997, 998)])
+def test_scores_that_were_counted_are_a_pr_curve(tmp_path, evaluation, bins, count):
+    """At each threshold, as counted from the scores themselves; without the states there are numbers alone."""
+    given, labels, scores = scored(tmp_path / "state", evaluation, bins)
+    read = PosixStorage(tmp_path / "state").read
+    TensorBoard(tmp_path / "logs", "mnist", read=read).write(given)
+    events = read_events(tmp_path / "logs" / "test")
+    (event,) = events.Tensors("pr_auc/pr_curves")
+    found = tensor_util.make_ndarray(event.tensor_proto)
+    thresholds = np.arange(count) / (count - 1)
+    positive = np.floor(scores * bins) / bins >= thresholds[:, np.newaxis] - 1e-9
+    true, false = (positive & (labels == 1)).sum(1), (positive & (labels == 0)).sum(1)
+    of_predicted = np.divide(true, true + false, out=np.zeros(count), where=true > 0)
+    expected = [true, false, (labels == 0).sum() - false, (labels == 1).sum() - true]
+    assert np.array_equal(found, np.float32([*expected, of_predicted, true / (labels == 1).sum()]))
+    content = events.SummaryMetadata("pr_auc/pr_curves").plugin_data.content
+    assert pr_curve.parse_plugin_metadata(content).num_thresholds == count
+    for lost in (lambda _: None, lambda _: b"{", PosixStorage(tmp_path).read):
+        TensorBoard(tmp_path / str(id(lost)), "mnist", read=lost).write(given)
+        assert "pr_auc" in read_events(tmp_path / str(id(lost)) / "test").Tags()["scalars"]
+        assert read_events(tmp_path / str(id(lost)) / "test").Tags()["tensors"] == []
+
+
+def test_parameters_are_those_of_the_newest_start(tmp_path, evaluation):
+    """They are written again only if they changed."""
+    first = None
+    for step, rate in enumerate((0.5, 0.5, 0.25)):
+        given = {"rate": rate, "name": "a", "flag": True}
+        event = evaluation(step, {"loss": value(0.5)})
+        first = first if step == 1 else event.milliseconds
+        TensorBoard(tmp_path, "mnist", parameters=given).write(event)
+        metadata = read_events(tmp_path).SummaryMetadata("_hparams_/session_start_info")
+        start = hparams.parse_session_start_info_plugin_data(metadata.plugin_data.content)
+        assert start.hparams["rate"].number_value == rate
+        assert (start.hparams["name"].string_value, start.hparams["flag"].bool_value) == ("a", True)
+        assert start.start_time_secs == first / 1000
+
+
 def test_a_real_server_shows_them(tmp_path, evaluation):
     """As a browser asks it; what is written while it runs, too."""
-    sink = TensorBoard(tmp_path / "logs", "mnist")
-    sink.write(evaluation(100, {"loss": value(0.1 + 0.2)}, ("test", "hard")))
+    given, *_ = scored(tmp_path / "state", evaluation)
+    read = PosixStorage(tmp_path / "state").read
+    sink = TensorBoard(tmp_path / "logs" / "first", "mnist", parameters={"rate": 0.5}, read=read)
+    sink.write(given)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     words = ["--logdir", tmp_path / "logs", "--port", port, "--host", "127.0.0.1", "--reload_interval", "1"]
@@ -162,16 +228,25 @@ def test_a_real_server_shows_them(tmp_path, evaluation):
         ) as running,
     ):
         try:
-            until(lambda: asked(port, "runs") == ["hard", "test"])
+            until(lambda: sorted(asked(port, "runs")) == ["first", "first/hard", "first/test"])
             sink.write(evaluation(200, {"loss": value(1 / 3)}, ("test", "hard")))
-            until(lambda: len(asked(port, "plugin/scalars/scalars", run="test", tag="loss")) == 2)
-            points = asked(port, "plugin/scalars/scalars", run="test", tag="loss")
+            until(lambda: len(asked(port, "plugin/scalars/scalars", run="first/test", tag="loss")) == 2)
+            points = asked(port, "plugin/scalars/scalars", run="first/test", tag="loss")
+            curves = asked(port, "plugin/pr_curves/pr_curves", run="first/test", tag="pr_auc/pr_curves")
+            wanted = {"startIndex": 0, "sliceSize": 9, "allowedStatuses": ["STATUS_UNKNOWN"]}
+            wanted["colParams"] = [{"metric": {"group": "test", "tag": "loss"}}, {"hparam": "rate"}]
+            table = asked(port, "plugin/hparams/session_groups", request=json.dumps(wanted))
         finally:
             running.kill()
     assert [(step, number.hex()) for _, step, number in points] == [
         (100, nearest(0.1 + 0.2).hex()),
         (200, nearest(1 / 3).hex()),
     ]
+    ((curve,),) = curves.values()
+    assert (curve["step"], len(curve["thresholds"]), curve["thresholds"][1]) == (100, 20, 0.05)  # it trims the end
+    (row,) = table["sessionGroups"]
+    assert row["hparams"] == {"rate": 0.5}
+    assert ("loss", nearest(1 / 3)) in {(each["name"]["tag"], each["value"]) for each in row["metricValues"]}
     assert [moment for moment, _, _ in points] == [(BEGIN + 1000) / 1000, (BEGIN + 2000) / 1000]
 
 
