@@ -17,7 +17,7 @@ from sidecar.commands.sparkline import sparkline
 from sidecar.coordination.journal_state import JournalState
 from sidecar.protocol.records import shown_step
 from sidecar.publishing.report import bests, plan_of
-from sidecar.publishing.selection import by_neighbours
+from sidecar.publishing.selection_bias import by_neighbours
 from sidecar.publishing.stretches import mark
 from sidecar.system.clock import local_time, seconds_between
 from sidecar.system.plain_text import aligned, broken_at_signs, listed, number, one_line

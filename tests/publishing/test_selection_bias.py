@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sidecar.publishing.selection import by_neighbours
+from sidecar.publishing.selection_bias import by_neighbours
 
 
 @pytest.mark.parametrize(

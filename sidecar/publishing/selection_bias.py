@@ -17,7 +17,7 @@ def by_neighbours(numbers: Sequence[float], at: int) -> float | None:
     """Return the value at one evaluation of a straight line through those around it, without itself.
 
     The line of least squares goes through up to five finite numbers before and five after it. None if there are fewer
-    than four. tests/publishing/test_selection.py has what is left of the luck in simulated runs: noise that neighbours
+    than four. Its test has what is left of the luck in simulated runs: noise that neighbours
     share, since most of their answers are alike, stays.
     """
     first = max(0, at - _NEIGHBOURS)
