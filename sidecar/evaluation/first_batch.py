@@ -14,7 +14,7 @@ Imports numpy, never a framework.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
@@ -39,9 +39,23 @@ REPEATED_CALLS: Final = 12
 """Number of calls of the metrics, and of the model with the first example alone, one after the other: what counts its
 calls may change with each 10th."""
 
-Parts = Callable[[int], tuple[set[str], bool]]
-"""A function that evaluates parts of a batch, given its number. It returns the names of what depends on the division,
-and whether the batch is telling: if not, the parts of a later evaluation are tried again."""
+
+class OfParts(NamedTuple):
+    """What parts of a batch have shown.
+
+    Attributes:
+        found: The names of what depends on the division.
+        is_telling: Whether predictions differ from row to row. If not, parts are tried again in a later evaluation.
+        are_compared: Whether the model predicted for parts, and their rows were compared with those of the batch.
+    """
+
+    found: set[str]
+    is_telling: bool = True
+    are_compared: bool = False
+
+
+Parts = Callable[[int], OfParts]
+"""A function that evaluates parts of a batch, given its number."""
 
 Predict = Callable[[slice], BatchOutput]
 """A function that lets the model predict for the examples at these places alone. It may raise, if the model takes whole
@@ -88,12 +102,13 @@ class FirstBatch:
         """Return whether parts of the batch have to be evaluated: it was not divided before, or was not telling."""
         return number in DIVIDED and (eval_set, number) not in self._divided
 
-    def divide(self, eval_set: str, number: int, parts: Parts) -> None:
-        """Evaluate parts of a batch."""
-        found, is_telling = parts(number)
+    def divide(self, eval_set: str, number: int, parts: Parts) -> bool:
+        """Evaluate parts of a batch, and return whether the model predicts for them what it predicts for the batch."""
+        found, is_telling, are_compared = parts(number)
         self.dependence.add(eval_set, found)
         if is_telling:
             self._divided.add((eval_set, number))
+        return is_telling and are_compared and not found
 
     def require_equal(self, one: BatchOutput, other: BatchOutput, when: str) -> None:
         """Raise `EvaluationError` unless two outputs for the same batch are equal."""
@@ -109,7 +124,7 @@ class FirstBatchOfSet:
 
     def __init__(self, known: FirstBatch, eval_set: str, batches: int, ranks: int) -> None:
         self._known, self._eval_set, self._batches, self._ranks = known, eval_set, batches, ranks
-        self._seen = 0
+        self._seen = self._equal = 0  # batches, and those whose parts have the predictions of the whole
         self._kept: _Kept | None = None
 
     def divides_next(self, number: int) -> bool:
@@ -134,7 +149,7 @@ class FirstBatchOfSet:
         is_divided, number = self.divides_next(number), max(number, self._seen)
         self._seen += 1
         if is_divided:  # first, while the step has what it kept of the batch
-            self._known.divide(self._eval_set, number, parts)
+            self._equal += self._known.divide(self._eval_set, number, parts)
         if self._seen == 1 and not self._known.is_repeated(self._eval_set):
             _require_told_apart(predict, examples)
             alone = tried(predict, FIRST_EXAMPLE)
@@ -163,7 +178,9 @@ class FirstBatchOfSet:
         for _ in range(REPEATED_CALLS):
             require_same_contents(kept.contents, known.contents(kept.output))
         if kept.alone is not None:
-            for _ in range(min(REPEATED_CALLS, kept.examples)):
+            # Calls for the whole and for parts took turns: what changes with each 2nd to 12th would have differed
+            calls = REPEATED_CALLS if self._equal < len(DIVIDED) else 1
+            for _ in range(min(calls, kept.examples)):
                 known.require_equal(kept.alone, kept.predict(FIRST_EXAMPLE), AFTER_OTHERS)
 
 
@@ -179,7 +196,11 @@ class _Kept:
     examples: int
 
 
-def tried(predict: Predict, places: slice) -> BatchOutput | None:
+_Places = TypeVar("_Places")
+_Output = TypeVar("_Output")
+
+
+def tried(predict: Callable[[_Places], _Output], places: _Places) -> _Output | None:
     """Return what the model predicts for these examples alone; None if it takes whole batches only."""
     try:
         return predict(places)

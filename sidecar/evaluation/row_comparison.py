@@ -20,12 +20,11 @@ TOLERANCE: Final = 1e-4
 """The largest difference by rounding between float32 values of a batch and of its halves, relative to the largest
 value."""
 
-_ENDS: Final = (5, 6)
-_SMALL: Final = 32
-"""Numbers of examples that are evaluated on their own, at the beginning and at the end of a batch; and that up to which
-the halves of a batch cost little."""
+_SMALL: Final = 32  # examples of a batch whose halves cost little
+_FEW: Final = 3
+"""Number of examples that are evaluated on their own, at most. It is the same everywhere: some libraries prepare much
+for each new shape."""
 
-_TOLD_APART: Final = 8  # examples at each end of a batch, at most
 _COARSE: Final = {"float16": 2.0**-10, "tfloat32": 2.0**-10, "bfloat16": 2.0**-7, "float8_e8m0fnu": 1.0} | {
     "float8_e4m3fn": 2.0**-3,
     "float8_e4m3fnuz": 2.0**-3,
@@ -47,15 +46,17 @@ def halves_of(examples: int) -> tuple[slice, slice] | None:
     return (slice(0, middle), slice(middle, examples)) if middle else None
 
 
-def ends_of(examples: int) -> tuple[slice, slice] | None:
-    """Return the places of some examples at both ends of a batch; its halves if it is small, None for a single example.
+def few_of(examples: int, number: int) -> tuple[slice, ...] | None:
+    """Return the places of those examples of a batch, by its number, that the model gets alone; None for a single one.
 
-    The first have an odd number, as in `halves_of`.
+    They are at both ends of batch 0, or its halves if it is small: the first have an odd number, as in `halves_of`. In
+    any other batch they are in the middle. They lack both ends of the batch, have other places than in it, and begin at
+    an odd one, so that pairs are parted.
     """
-    first, last = _ENDS
-    if examples <= _SMALL:
-        return halves_of(examples)
-    return slice(0, first), slice(examples - last, examples)
+    if number and examples > 1:
+        middle = examples // 2 | 1
+        return (slice(middle, min(middle + _FEW, examples)),)
+    return halves_of(examples) if examples <= _SMALL else (slice(0, _FEW), slice(examples - _FEW, examples))
 
 
 def told_apart(examples: int) -> tuple[slice, slice, slice]:
@@ -63,7 +64,7 @@ def told_apart(examples: int) -> tuple[slice, slice, slice]:
 
     The second part has as many examples as the first slice: what is kept by the number of examples is wrong for it.
     """
-    size = min(_TOLD_APART, examples // 2)
+    size = min(_FEW, examples // 2)
     return slice(0, size), slice(0, examples - size), slice(examples - size, examples)
 
 

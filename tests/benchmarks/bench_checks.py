@@ -8,9 +8,8 @@ COLUMNS = ("", "first: with", "without", "ratio", "later: with", "without", "rat
 HOW = """Seconds of a processor for an evaluation of 100 batches of 64 examples: the convolutional net of `latency` with
 TensorFlow and PyTorch, two dense layers of numpy with `framework = "python"`. One process with one thread evaluates in
 pairs, with and without the checks, in alternating order; the smallest of each side counts. *first* is the first
-evaluation of a worker process: the first batch is evaluated again after all others, its first example alone several
-times (not with TensorFlow here, since the step keeps nothing), parts of eight batches (with TensorFlow the halves of
-four), and with TensorFlow some batches from the states of metrics after others. *later* is any other evaluation."""
+evaluation of a worker process: three examples of each of eight batches are evaluated alone, and with PyTorch and numpy
+the first batch again after all others, and some of its examples several times. *later* is any other evaluation."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), "1")
 
 

@@ -1,14 +1,27 @@
 """Rows differ beyond rounding or not, whatever their type."""
 
 import numpy as np
+import pytest
 
-from sidecar.evaluation.row_comparison import halves_of, is_telling, rows_differ, tolerance_for
+from sidecar.evaluation.row_comparison import few_of, halves_of, is_telling, rows_differ, tolerance_for
 
 
 def test_one_example_has_no_halves():
     """The first half of more has an odd number of examples."""
     assert halves_of(1) is None
     assert halves_of(4) == (slice(0, 1), slice(1, 4))
+
+
+@pytest.mark.parametrize("examples", [2, 3, 4, 5, 8, 33, 64])
+def test_a_few_examples_of_a_batch_have_other_neighbours_and_places(examples):
+    """Those in the middle begin at an odd place, so that pairs are parted; a single example has no parts."""
+    (few,) = few_of(examples, 3)
+    assert few.start % 2 == 1
+    assert few.start < few.stop <= min(examples, few.start + 3)
+    first, last = few_of(examples, 0)
+    assert (first.start, last.stop) == (0, examples)
+    assert first.stop % 2 == 1
+    assert few_of(1, 0) is few_of(1, 3) is None
 
 
 def test_rows_differ_beyond_rounding():

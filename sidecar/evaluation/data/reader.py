@@ -377,7 +377,9 @@ class EvalSetReader:
     def _has_other_order(self) -> EvaluationError:
         return EvaluationError(
             "stream_differs",
-            f"eval set {self.name!r} has another order each time that it is read: {order_advice()}",
+            f"eval set {self.name!r} has another order each time that it is read, or other values: {order_advice()}. "
+            f"Data that count or keep what was read before must give the same examples again: make such state anew in "
+            f"the function of the eval set",
         )
 
     @property

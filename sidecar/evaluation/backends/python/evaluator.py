@@ -40,7 +40,7 @@ from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
 from sidecar.evaluation.eval_sets import EvalSets, open_readers
 from sidecar.evaluation.failures import following_from_code, task_error
-from sidecar.evaluation.first_batch import FirstBatch
+from sidecar.evaluation.first_batch import FirstBatch, OfParts, tried
 from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import MetricResult
@@ -49,12 +49,23 @@ from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.predictions_columns import PredictionsColumns
 from sidecar.evaluation.repeatability import RandomDraws
-from sidecar.evaluation.row_comparison import ends_of, halves_of, have_alike_rows, is_telling, rows_at, rows_differ
+from sidecar.evaluation.row_comparison import (
+    few_of,
+    halves_of,
+    have_alike_rows,
+    is_telling,
+    rows_at,
+    rows_differ,
+    told_apart,
+)
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import EvalSet, Task, call
 
 _REMEDY: Final = "let the source return (x, y) alone, or ((x1, x2), y) for two inputs"
 _LABELS: Final = "Let the source return both, such as lambda: (x, y), and (x, x) for an autoencoder"
+_LOADED_TWICE_BYTES: Final = 1 << 28
+"""Largest checkpoint that is loaded twice to find numbers which `load` draws."""
+
 _WEIGHTS: Final = "weights"  # folder of the saved checkpoint, as with other frameworks
 
 
@@ -97,7 +108,7 @@ class PythonEvaluator:
         sources: Mapping[str, ArraySource],
     ) -> None:
         assert task.load is not None, "the dispatcher checks it"
-        self._load, self._predict = task.load, task.predict
+        self._load = task.load
         self._task, self._shard, self._sets = task, shard, sets
         self._sources = sources
         self._measurements = {name: Measurement(chosen(task.of_set(name))) for name in task.eval_sets}
@@ -108,6 +119,7 @@ class PythonEvaluator:
         self._first_batch = FirstBatch(dependence, _require_equal, self._contents)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
         self._model: Any = None
+        self._second: Any = None  # another model of the same checkpoint, until it was compared
         self._files = LoadedFiles(Path(), {})
         self.builds = 0
 
@@ -126,7 +138,7 @@ class PythonEvaluator:
 
     def restore(self, path: str) -> Callable[[], None]:
         """Return a function that calls the task's `load`, in the thread of its caller, which `load` may depend on."""
-        self._model = None  # memory may not be sufficient for two models
+        self._model = self._second = None  # memory may not be sufficient for two models
         return partial(self._restore, path)
 
     def _restore(self, path: str) -> None:
@@ -134,6 +146,9 @@ class PythonEvaluator:
             self._files = LoadedFiles.find(Path(path))
             repeatability.seed("", "load", 0)  # what a new model draws does not matter, but must be alike on all ranks
             self._model = call("Task(load=…)", self._load, path)
+            if self.builds == 0 and self.weights_bytes <= _LOADED_TWICE_BYTES:
+                repeatability.seed("", "load", 1)
+                self._second = tried(self._load, path)
         except Exception as error:
             require_present(path, error)
             error.remedy = remedy_for(Path(path), error)  # type: ignore[attr-defined]
@@ -241,7 +256,10 @@ class PythonEvaluator:
         states = self._states(reader)
         first_batch = self._first_batch.of(reader.name, reader.batches, self._shard.world_size)
 
+        compare: Callable[[], None] | None = None
+
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
+            nonlocal compare
             place = reader.digest(batch) if first is None else number
             run_again = partial(self._draws.run, reader.name, place, partial(self._run, reader, batch))
             output = run_again()
@@ -252,14 +270,20 @@ class PythonEvaluator:
                 return self._draws.run(reader.name, place, partial(self._predict_part, batch, examples, places))
 
             first_batch.see(output, number, examples, again=run_again, parts=parts, predict=predict)
+            compare = compare or partial(self._compare_with_second, predict, examples)
             return output
+
+        def finish() -> None:
+            first_batch.finish(states)
+            if compare is not None:
+                compare()
 
         evaluated = evaluate_set(
             reader,
             states,
             run=run,
             add=partial(self._add, states),
-            finish=lambda: first_batch.finish(states),
+            finish=finish,
             shard=self._shard,
             tick=tick,
             keep=keep,
@@ -279,8 +303,8 @@ class PythonEvaluator:
     def _predictions(self, batch: Batch, examples: int) -> Any:
         x, _, _ = parts_of(batch)
         # The arrays of a batch are used again for the next checkpoint, and `predict` may change its input.
-        assert self._predict is not None, "the dispatcher checks it"
-        return _converted(call("Task(predict=…)", self._predict, self._model, copied(x)), examples)
+        assert self._task.predict is not None, "the dispatcher checks it"
+        return _converted(call("Task(predict=…)", self._task.predict, self._model, copied(x)), examples)
 
     def _arrays(self, batch: Batch, predictions: Any, examples: int) -> list[NDArray[Any]]:
         _, y, weights = with_labels(batch, _LABELS)
@@ -293,30 +317,57 @@ class PythonEvaluator:
         predictions = self._predictions(map_leaves(lambda array: array[places], batch), size)
         return BatchOutput(list(leaves(predictions)), [], {})
 
-    def _find_dependence(
-        self, reader: EvalSetReader, batch: Batch, output: BatchOutput, _: int
-    ) -> tuple[set[str], bool]:
-        """Return what depends on the division of a batch, and whether its predictions are telling."""
-        halves, ends = halves_of(examples := reader.examples_in(batch)), ends_of(examples)
+    def _compare_with_second(self, predict: Callable[[slice], BatchOutput], examples: int) -> None:
+        """Raise `EvaluationError` if another model of the same checkpoint, which sees other examples first, differs.
+
+        Models that take whole batches only are given the batch.
+        """
+        second, self._second = self._second, None
+        if second is None:
+            return
+        first, _, last = told_apart(examples)
+        one = tried(predict, first) if first.stop else None
+        places = slice(0, examples) if one is None else first
+        one = predict(places) if one is None else one
+        used, self._model = self._model, second
+        try:
+            if places == first:
+                predict(last)
+            other = predict(places)
+        finally:
+            self._model = used
+        if rows_differ(one.arrays, [other.arrays]):
+            self._files.require_unchanged()
+            raise task_error(
+                "a second model that Task(load=…) makes of the same checkpoint, and that sees other examples first, "
+                "gives other predictions: load draws numbers that the checkpoint lacks, such as those of "
+                "default_rng() or random.Random() without a seed, or predict keeps something of the first examples, "
+                "such as their mean. Save such numbers in the checkpoint and read them in load, or write the seed of "
+                "training, such as default_rng(7)"
+            )
+
+    def _find_dependence(self, reader: EvalSetReader, batch: Batch, output: BatchOutput, number: int) -> OfParts:
+        """Return what depends on the division of a batch."""
+        examples = reader.examples_in(batch)
+        halves, few = halves_of(examples), few_of(examples, number)
         predictions = self._measurement.predictions(output.arrays)
         is_known = is_telling(predictions)
-        if halves is None or ends is None:
-            return set(), is_known
+        if halves is None or few is None:
+            return OfParts(set(), is_known)
         found = self._measurement.depending(output.arrays)
         if self._draws.is_drawn(reader.name):  # parts draw other numbers
-            return found, is_known
-        try:
-            of_ends = self._arrays_of_parts(batch, examples, ends)
-            rows = [self._measurement.predictions(arrays) for arrays in of_ends]
-            compared = rows_at(predictions, ends, examples)
+            return OfParts(found, is_known)
+        for places in (few, halves) if few != halves else (halves,):
+            if (parts := tried(partial(self._arrays_of_parts, batch, examples), places)) is None:
+                continue
+            rows = [self._measurement.predictions(arrays) for arrays in parts]
+            compared = rows_at(predictions, places, examples)
             if compared is not None and have_alike_rows(compared, rows):
-                return found | ({MODEL} if rows_differ(compared, rows) else set()), is_known
-            of_halves = of_ends if ends == halves else self._arrays_of_parts(batch, examples, halves)
-        except MemoryError:
-            raise
-        except Exception:  # noqa: BLE001 - a model may take batches of one size only
-            return found | {UNTESTED}, is_known
-        return found | self._measurement.differing(output.arrays, of_halves), is_known
+                differs = rows_differ(compared, rows)
+                return OfParts(found | ({MODEL} if differs else set()), is_known, are_compared=True)
+            if places == halves:
+                return OfParts(found | self._measurement.differing(output.arrays, parts), is_known)
+        return OfParts(found | {UNTESTED}, is_known)
 
     def _arrays_of_parts(self, batch: Batch, examples: int, places: Sequence[slice]) -> list[list[NDArray[Any]]]:
         """Return what metrics need of parts of a batch, predicted on their own."""

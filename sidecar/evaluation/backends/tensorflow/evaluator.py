@@ -413,7 +413,9 @@ class KerasEvaluator:
             negatives = negative_notes(labels if measurement.reads_classes else 0, weights)
             tables = self._non_variable.notes() if self._graph is None else ()
             third = (batches.third_part.notes if batches.third_part else ()) + batches.notes
-            notes = numbers.notes + negatives + drawn + self._recurrent.notes() + tables + third + notes_on(self.model)
+            step = self._step_of(batches).notes
+            notes = numbers.notes + negatives + drawn + self._recurrent.notes() + tables + third + step
+            notes += notes_on(self.model)
             results[batches.name] = replace(numbers, notes=notes)
         return results
 

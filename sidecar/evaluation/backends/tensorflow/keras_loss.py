@@ -17,7 +17,7 @@ from sidecar.evaluation.backends.tensorflow.measured_metric import (
     joined,
     places_of,
     require_weights_for_mask,
-    taking_weights,
+    taking,
     without_short_integers,
 )
 from sidecar.evaluation.backends.tensorflow.rounding import is_near
@@ -195,7 +195,7 @@ class _OutputLoss:
 
     def try_out(self, y: Any, predictions: Any, weights: Any, examples: int) -> None:
         """Compute a first batch; a loss that divides in its own way is taken as one number for a batch."""
-        with taking_weights("Task(loss=…)", weights):
+        with taking("Task(loss=…)", self._loss, y, predictions, weights):
             outputs = self.step(y, predictions, weights, examples)
         self.has_rows = not self.is_of_batches and array_of(outputs["losses"]).shape == (examples,)
         if self.is_of_batches or self.is_unreduced or not hasattr(self._loss, "reduction"):
@@ -213,7 +213,13 @@ class _OutputLoss:
             return self._of_batch(y, predictions, weights, examples)
         if hasattr(self._loss, "reduction") and not is_keras_2(self._loss):
             require_weights_for_mask(weights, predictions)
-        losses = tf.cast(tf.convert_to_tensor(self._single(y, predictions, weights)), tf.float32)
+        found = self._single(y, predictions, weights)
+        if isinstance(found, tuple | list | Mapping):
+            raise task_error(
+                f"Task(loss=…) must return one tensor with a value for each example, found a {type(found).__name__} of "
+                f"{len(found)}: return one of them, or their sum"
+            )
+        losses = tf.cast(tf.convert_to_tensor(found), tf.float32)
         if losses.shape.rank == 0 or _are_of_columns(
             losses, predictions
         ):  # found on the first batch, before any states

@@ -24,6 +24,7 @@ from sidecar.evaluation.backends.tensorflow.measured_metric import (
     MeasuredMetric,
     masked,
     require_labels_and_predictions,
+    taking,
     update,
 )
 from sidecar.evaluation.backends.tensorflow.mergeability import have_same_rows, part_of
@@ -207,7 +208,8 @@ class ChosenMeasurement:
             if not wanted and not late:
                 self._traced[name] = output, MeasuredMetric(metric, *inputs)
                 return
-            update(metric, *inputs)  # some metrics create their variables only here
+            with taking(label_of(metric), metric, *inputs):
+                update(metric, *inputs)  # some metrics create their variables only here
         except CannotBeMergedError as error:
             reason = error.reason
         self._put_in_turn(name, output, metric, reason)

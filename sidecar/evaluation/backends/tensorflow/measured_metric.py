@@ -1,9 +1,11 @@
 """Measure with a metric of Keras that a task lists: an additive state, or single values and their interval."""
 
 import inspect
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
@@ -11,15 +13,18 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, label_of, undefined
-from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2
+from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, is_written_by_keras
 from sidecar.evaluation.backends.tensorflow.mergeability import have_same_rows, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE, is_near, tolerance_of
-from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.failures import first_line, task_error
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.sliced import joined_places
 from sidecar.evaluation.states import SetStates
+
+_NODE: Final = re.compile(r"\{\{function_node .*?\}\} |\s*\[Op:\w+\].*")
+"""What TensorFlow writes into a message about the place of an operation."""
 
 
 def per_example(metric: Any) -> Callable[..., Any] | None:
@@ -42,7 +47,7 @@ class MeasuredMetric:
 
     def __init__(self, metric: Any, y: Any, predictions: Any, weights: Any) -> None:
         require_labels_and_predictions(metric)
-        with taking_weights(label_of(metric), weights):
+        with taking(label_of(metric), metric, y, predictions, weights):
             update(metric, y, predictions, weights)  # some metrics create their variables only here
         self._metric = KerasMetric(metric)
         batch, read = (y, predictions, weights), lambda: [self._metric.values()]
@@ -239,6 +244,68 @@ def taking_weights(what: str, weights: Any) -> Iterator[None]:
             f"{what} does not take weights {tuple(weights.shape)}: it has another number of values for a batch, as "
             f"with axis=0 or a mask. Leave the weights out, or give one for each of its values ({error.message})"
         ) from error
+
+
+@contextmanager
+def taking(what: str, used: Any, y: Any, predictions: Any, weights: Any) -> Iterator[None]:
+    """Convert an error of a metric or loss that Keras wrote into one sentence about its labels and predictions.
+
+    Code of a user keeps its traceback.
+    """
+    try:
+        with taking_weights(what, weights):
+            yield
+    except (TypeError, ValueError, tf.errors.OpError) as error:
+        if not _is_of_keras(used):
+            raise
+        reason = _NODE.sub("", first_line(error)).strip().rstrip(".")
+        remedy = _remedy(used, y, predictions)
+        raise task_error(
+            f"{what} does not take labels {_described(y)} and predictions {_described(predictions)}: "
+            f"{reason:.200}{remedy and '. '}{remedy}"
+        ) from error
+
+
+def _is_of_keras(used: Any) -> bool:
+    """Return whether Keras wrote a metric or loss, and the function that it calls."""
+    function = getattr(used, "_fn", None) or getattr(used, "fn", None) or used
+    return all(is_written_by_keras(code if inspect.isroutine(code) else type(code)) for code in (used, function))
+
+
+def _remedy(used: Any, y: Any, predictions: Any) -> str:
+    """Return the line to write for labels and predictions that a metric or loss of Keras does not take, if known."""
+    if not tf.is_tensor(y) or not tf.is_tensor(predictions) or not predictions.shape.rank:
+        return ""
+    name, classes = getattr(used, "__name__", type(used).__name__), predictions.shape[-1]
+    are_numbers, is_sparse = y.shape.rank < predictions.shape.rank, name.lower().startswith("sparse")
+    library = sys.modules[type(used).__module__.partition(".")[0]] if hasattr(used, "name") else None
+    has_sparse = any(hasattr(getattr(library, of, None), f"Sparse{name}") for of in ("metrics", "losses"))
+    sparse = f"Sparse{name}, or " if has_sparse else ""
+    remedies = (
+        (y.dtype == tf.string, "Labels must be numbers: write np.searchsorted(names, labels)"),
+        (
+            are_numbers and predictions.dtype in (tf.float16, tf.bfloat16),
+            "Let the last layer return float32: Dense(…, dtype='float32')",
+        ),
+        (
+            is_sparse and not are_numbers and y.shape[-1] == classes,
+            f"Labels have a column for each class: write {name[len('sparse') :].lstrip('_')}, or labels.argmax(-1)",
+        ),
+        (
+            are_numbers and "IoU" in name,
+            f"Write OneHotMeanIoU({classes}, sparse_y_true=True), which chooses the class of each example",
+        ),
+        (
+            are_numbers and not is_sparse,
+            f"Labels are numbers of classes: write {sparse}keras.utils.to_categorical(labels, {classes})",
+        ),
+    )
+    return next((remedy for applies, remedy in remedies if applies), "")
+
+
+def _described(part: Any) -> str:
+    """Return type and shape of a tensor, for a message."""
+    return f"{part.dtype.name} {tuple(part.shape)}" if tf.is_tensor(part) else type(part).__name__
 
 
 def update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:

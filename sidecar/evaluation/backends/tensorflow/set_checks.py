@@ -4,11 +4,12 @@ A number may be added up over batches and workers only if three things hold, and
 may break each of them:
 
 - A batch gives the same numbers again, after all other batches, and its first example alone at once. Otherwise
-  something is drawn at random or kept. A trace that can keep nothing (`graph_memory`) is asked once.
+  something is drawn at random or kept. A trace that can keep nothing (`graph_memory`) gives the same.
 - States add up, to the end of the set (`replay`).
 - The numbers do not depend on how examples are divided into batches. Batches 0 to 7 of the set are evaluated
-  whole and in halves by the ranks that own them, so the findings are the same for any number of ranks. A finding
-  becomes a note, or a refusal if the batches depend on the number of ranks.
+  whole and in halves by the ranks that own them, so the findings are the same for any number of ranks. If the trace
+  keeps nothing and returns rows for examples of one shape, a few examples are evaluated first, and halves only if their
+  rows differ. A finding becomes a note, or a refusal if the batches depend on the number of ranks.
 """
 
 from collections.abc import Callable
@@ -32,11 +33,11 @@ from sidecar.evaluation.batch_dependence import MODEL, UNTESTED
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.first_batch import DIVIDED, REPEATED_CALLS, require_same_contents
 from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED
+from sidecar.evaluation.row_comparison import few_of
 from sidecar.evaluation.states import SetStates
 
-_DIVIDED_OF_ALIKE: Final = (0, 1, 2, 4)
-"""Numbers of the batches that are evaluated in parts if the step keeps nothing, so that it cannot count its calls, and
-all examples have one shape, so that no batch is padded otherwise than others."""
+_HALVED_FOR_SUMS: Final = (0, 1, 2, 4)
+"""Numbers of the batches that are evaluated in halves if the step returns sums, such as states of metrics."""
 
 
 class SetChecks:
@@ -86,7 +87,9 @@ class SetChecks:
             if self._kept is None:
                 self._kept = _Kept(step, batch, seed, carried, evaluated)
                 self._kept.require_repeatable()
-            if place in (_DIVIDED_OF_ALIKE if self._kept.is_repeatable and _are_alike(step.spec) else DIVIDED):
+            if place in DIVIDED and not (
+                self._kept.is_repeatable and _few_rows_are_equal(step, place, batch, seed, carried, evaluated)
+            ):
                 self._found |= _dependent(step, batch, seed, carried, evaluated)
         assert self._replay is not None, "`begin` was called"
         self._replay.add(batch, partial(step.changes, outputs), partial(step.run_from, seed, carried))
@@ -156,9 +159,11 @@ class _Kept:
 
     def require_same_after_others(self) -> None:
         """Raise `EvaluationError` if model or metrics give other numbers than before the other batches."""
+        if self.is_repeatable:
+            return
         again = self._run(self.batch)
         require_equal(self._evaluated.arrays(), again.arrays(), AFTER_OTHERS)
-        for _ in range(0 if self.is_repeatable else REPEATED_CALLS):
+        for _ in range(REPEATED_CALLS):
             require_same_contents(self._contents, self._step.measurement.contents(self._step.outputs_of(again)))
             if self._alone is not None:
                 require_equal(self._alone.arrays(), self._run(self._example).arrays(), AFTER_OTHERS)
@@ -174,6 +179,28 @@ def _are_alike(spec: Any) -> bool:
         isinstance(leaf, tf.TensorSpec) and leaf.dtype != tf.string and leaf.shape[1:].is_fully_defined()
         for leaf in leaves
     )
+
+
+def _few_rows_are_equal(
+    step: Step, number: int, batch: Batch, seed: Any, carried: list[Any], evaluated: Evaluation
+) -> bool:
+    """Return whether a few examples of a batch alone give the rows that they give in it, so that halves show no more.
+
+    `number`: that of the batch. False if that is not known, as for results that are not rows.
+    """
+    if step.recurrent or not _are_alike(step.spec):
+        return False
+    if number in _HALVED_FOR_SUMS and not step.gives_rows(evaluated):
+        return False
+    places = few_of(examples_in(batch), max(number, 1))
+    if places is None:
+        return False
+    (place,) = places
+    few = map_tensors(partial(part_of, place.start, place.stop - place.start), batch)
+    try:
+        return step.has_rows_of(place, evaluated, step.run(few, step.start, seed, carried))
+    except SIZE_ERRORS:  # the model accepts whole batches only
+        return False
 
 
 def _dependent(step: Step, batch: Batch, seed: Any, carried: list[Any], evaluated: Evaluation) -> set[str]:

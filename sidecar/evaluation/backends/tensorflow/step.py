@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cached_property, partial
+from itertools import chain
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +32,15 @@ from sidecar.evaluation.predictions_columns import PredictionsColumns
 from sidecar.evaluation.row_comparison import are_near, have_alike_rows, rows_differ, tolerance_for
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task
+
+_OF_VALUES: Final = frozenset({"Where", "Unique", "UniqueV2", "UniqueWithCounts", "DynamicPartition"})
+"""Operations whose results have shapes that depend on values, such as those of `tf.boolean_mask`."""
+
+_SHAPES_OF_VALUES: Final = (
+    "TF_XLA_FLAGS or set_jit lets XLA compile parts of the model, and shapes in it depend on values, as with "
+    "tf.boolean_mask: the last bits of numbers may depend on the batches that a process saw before. Leave XLA out to "
+    "get the same bits each time"
+)
 
 NO_SEED: Final = np.zeros(2, np.int64)
 """The seed for a model that draws no random numbers."""
@@ -163,6 +173,11 @@ class Step:
         return self.overlap.executor() if may_overlap else None
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what a reader of the result should know about the traced step."""
+        return (_SHAPES_OF_VALUES,) if self._function is not None and self._function.has_shapes_of_values else ()
+
+    @property
     def _is_compiled(self) -> bool:
         return isinstance(self.measurement, CompiledMeasurement)
 
@@ -236,6 +251,29 @@ class Step:
                 return True
         numbers, others_numbers = self._numbers(sizes, one), self._numbers(sizes, other)
         return any(not are_near(number, others_numbers[name], self._tolerance) for name, number in numbers.items())
+
+    def gives_rows(self, evaluated: Evaluation) -> bool:
+        """Return whether all results for a batch are rows of its examples, and none is a sum, such as a state."""
+        examples = len(next(iter(evaluated.rows() or ()), ()))
+        floats = [tensor for tensor in evaluated.outputs if tensor.dtype.is_floating]
+        return not self.measurement.stateful_metrics and all(each.shape[:1] == (examples,) for each in floats)
+
+    def has_rows_of(self, place: slice, whole: Evaluation, few: Evaluation) -> bool:
+        """Return whether the results for the examples at this place of a batch alone are their rows in the batch.
+
+        False if the predictions are not rows. Results that are not rows are not compared.
+        """
+        rows, of_few = whole.rows(), few.rows()
+        if not rows or not of_few:
+            return False
+        examples, size = place.stop - place.start, len(rows[0])
+        if any(len(array) != size for array in rows) or any(len(array) != examples for array in of_few):
+            return False
+        for one, other in zip(whole.outputs, few.outputs, strict=True):
+            if one.shape[:1] == (size,) and other.shape[:1] == (examples,):
+                rows.append(array_of(one))
+                of_few.append(array_of(other))
+        return not rows_differ([array[place] for array in rows], [of_few], self._tolerance)
 
     def _predicts_otherwise(self, of_whole: Evaluation, of_halves: list[Evaluation]) -> bool:
         """Return whether the predictions for an example depend on the other examples of its batch."""
@@ -320,6 +358,15 @@ class _TracedFunction:
     def keeps_nothing(self) -> bool:
         """Return whether no call can have an effect on another. It is called after the first call."""
         return keeps_nothing(self._trace.graph)
+
+    @cached_property
+    def has_shapes_of_values(self) -> bool:
+        """Return whether XLA compiles for shapes that depend on values. It is called after the first call."""
+        if not self._is_clustered or self._trace is None:
+            return False
+        graph = self._trace.graph.as_graph_def()
+        nodes = chain(graph.node, *(function.node_def for function in graph.library.function))
+        return any(node.op in _OF_VALUES or node.op.startswith("NonMaxSuppression") for node in nodes)
 
     @property
     def may_overlap(self) -> bool:

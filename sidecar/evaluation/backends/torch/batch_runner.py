@@ -30,7 +30,7 @@ from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import LEFT_OUT, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import task_error
-from sidecar.evaluation.first_batch import FIRST_EXAMPLE, FirstBatch, tried
+from sidecar.evaluation.first_batch import FIRST_EXAMPLE, FirstBatch, OfParts, tried
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.repeatability import RandomDraws
 from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
@@ -55,11 +55,10 @@ class BatchRunner:
     def __init__(self, task: Task, device: torch.device, division: Division | None = None) -> None:
         self._task, self._device, self._division = task, device, division
         _seed(0)
-        before = repeatability.generators()
         self.model = self._built()
-        is_drawn = repeatability.generators() != before
-        is_tried = bool(task.eval_sets) and task.restore is None and _size_of(self.model) <= _BUILT_TWICE_BYTES
-        self._may_hold_draws = is_drawn and is_tried  # of `build_model`, which a checkpoint may lack
+        # of `build_model`, which a checkpoint may lack; generators of its own leave no trace in the global ones
+        is_small = _size_of(self.model) <= _BUILT_TWICE_BYTES
+        self._may_hold_draws = is_small and bool(task.eval_sets) and task.restore is None
         self._steps = _steps_for(task, self.model, device)
         self.step = next(iter(self._steps.values()))
         self._of_compilation = repeatability.switch_off_compilation(self.model)
@@ -265,9 +264,9 @@ class BatchRunner:
 
     def _find_dependence(
         self, reader: EvalSetReader, batch: Batch, output: BatchOutput, parts: Parts, number: int
-    ) -> tuple[set[str], bool]:
+    ) -> OfParts:
         divide = None if self._draws.is_drawn(reader.name) else partial(parts, batch, number)
-        return self.step.dependence(output, reader.examples_in(batch), divide)
+        return self.step.dependence(output, reader.examples_in(batch), divide, number)
 
     def _compare_with_fresh(
         self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int, output: BatchOutput

@@ -37,6 +37,7 @@ from sidecar.evaluation.batch_dependence import UNTESTED
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError, task_error
+from sidecar.evaluation.first_batch import OfParts
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, join_results
@@ -171,17 +172,18 @@ class LightningStep:
         del arrays
         return {}
 
-    def dependence(self, output: BatchOutput, examples: int, divide: Divide | None) -> tuple[set[str], bool]:
-        """Return which logged numbers of a batch depend on its division into halves, and that it is telling.
+    def dependence(self, output: BatchOutput, examples: int, divide: Divide | None, number: int) -> OfParts:
+        """Return which logged numbers of a batch depend on its division into halves.
 
         The halves are validated as batch 0, so numbers that are made of `batch_idx` are found, too. `divide` returns
         the parts; None: the model draws random numbers, and parts would get other ones.
         """
+        del number
         places = halves_of(examples)
         if divide is None or places is None:
-            return set(), True
+            return OfParts(set())
         if not (halves := divide(places)):
-            return {UNTESTED}, True
+            return OfParts({UNTESTED})
         whole = output.arrays
         try:
             with types_of_outputs(self._module) as types:
@@ -189,17 +191,17 @@ class LightningStep:
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception:  # noqa: BLE001 - a model may take batches of one size only
-            return {UNTESTED}, True
+            return OfParts({UNTESTED})
         tolerance = tolerance_for([*types, *types_of_device(self._device)])
         logged, summed = self._means(whole[0]), self._means(np.sum([part[0] for part in parts], axis=0))
-        found = {name for name, number in logged.items() if not are_near(number, summed[name], tolerance)}
+        found = {name for name, mean in logged.items() if not are_near(mean, summed[name], tolerance)}
         at = 1
         for name, metric in self._here.metrics.items():
             of_metric = slice(at, at + metric.width)
             if metric.differs(whole[of_metric], [part[of_metric] for part in parts], tolerance):
                 found.add(name)
             at += metric.width
-        return found, True
+        return OfParts(found)
 
     def begin(self, *, is_first: bool) -> None:
         """Prepare an evaluation."""

@@ -66,6 +66,8 @@ class TorchLoss:
                 function.to(device)  # it may have class weights
         self._name = getattr(loss, "__name__", None) or type(loss).__name__
         self._is_module = isinstance(loss, nn.Module)
+        self.adds_up = type(self._single) in (*_BY_CLASS, *_BY_ELEMENT)
+        """Whether it is a class of torch, whose values are known to depend on single items alone."""
         self._is_sum, self._is_of_examples = reduction == "sum", reduction == "batchmean"
         self._average = Average()
         self._class_weights: torch.Tensor | None = self._single.weight if isinstance(self._single, _BY_CLASS) else None

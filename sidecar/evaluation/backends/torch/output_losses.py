@@ -45,6 +45,11 @@ class OutputLosses:
         """Return the names of the losses of all outputs."""
         return tuple(self._name(output) for output in self._losses)
 
+    @property
+    def add_up(self) -> bool:
+        """Return whether all losses are classes of torch whose values are known to depend on single items alone."""
+        return all(loss.adds_up for loss in self._losses.values())
+
     def compare_whole(self, is_compared: bool) -> None:
         """Choose whether losses of one's own are also called as they are: see `TorchLoss`."""
         for loss in self._losses.values():

@@ -41,6 +41,7 @@ from sidecar.evaluation.data.elements import describe, unpack
 from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.first_batch import OfParts
 from sidecar.evaluation.measurement import Measurement, chosen, is_list_of_rows, rows_note
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
@@ -49,7 +50,7 @@ from sidecar.evaluation.outputs import join_results
 from sidecar.evaluation.predictions_columns import PredictionsColumns
 from sidecar.evaluation.row_comparison import (
     Divide,
-    ends_of,
+    few_of,
     halves_of,
     have_alike_rows,
     is_telling,
@@ -148,18 +149,18 @@ class Step:
         with naming_weights(lambda: self._remedy):
             return self._measurement.contents(arrays[self._places[-1]])
 
-    def dependence(self, output: BatchOutput, examples: int, divide: Divide | None) -> tuple[set[str], bool]:
-        """Return what depends on the division of the batch that `run` kept, and whether its predictions are telling.
+    def dependence(self, output: BatchOutput, examples: int, divide: Divide | None, number: int) -> OfParts:
+        """Return what depends on the division of the batch that `run` kept, given its number.
 
-        Parts of the predictions are compared with predictions for a few examples at both ends of the batch; if these
+        Parts of the predictions are compared with predictions for a few examples of the batch; if these
         are not rows of the whole, the numbers for the halves with those for the whole. `divide` returns the parts;
         None: the model draws random numbers, and parts would get other ones.
         """
         assert self._kept is not None, "`keeps` was set"
         (y, predictions, weights), self._kept = self._kept, None
         found = self._measurement.depending(output.arrays[self._places[-1]])
-        halves, ends = halves_of(examples), ends_of(examples)
-        if self._loss is not None and halves:
+        halves, few = halves_of(examples), few_of(examples, number)
+        if self._loss is not None and halves and not (number and self._loss.add_up):
             before = repeatability.generators()
             with self.mode():
                 of_loss = self._loss.depending(y, predictions, weights, halves, examples)
@@ -168,26 +169,28 @@ class Step:
                     found |= of_loss
         compared = _compared(predictions)
         is_known = compared is None or is_telling(compared)
-        if divide is None or halves is None or ends is None:
-            return found, is_known
+        if divide is None or halves is None or few is None:
+            return OfParts(found, is_known)
         of_step = _labels(y, weights)
         are_rows = compared is not None and UNTESTED not in found
-        for places in (ends, halves) if are_rows and ends != halves else (halves,):
+        for places in (few, halves) if are_rows and few != halves else (halves,):
             with types_of_outputs(self._model) as types:
                 outputs, rows, labels = self._of_parts(divide(places))
+            if not outputs and places != halves:  # the loss may not know what the axes of so few are
+                continue
             if not outputs:
-                return found | {UNTESTED}, is_known
+                return OfParts(found | {UNTESTED}, is_known)
             tolerance = tolerance_for([*types, *types_of_device(self._device)])
             of_labels = rows_at(of_step, places, examples)
             of_model = rows_at(compared, places, examples) if are_rows and compared is not None else None
             if of_labels and have_alike_rows(of_labels, labels) and rows_differ(of_labels, labels, tolerance):
                 found.add(LABELS_OF_STEP)
             if of_model is not None and have_alike_rows(of_model, rows):
-                differs = rows_differ(of_model, rows, tolerance) or self._differs_alone(
-                    compared or [], examples, divide, tolerance
+                differs = rows_differ(of_model, rows, tolerance) or (
+                    number == 0 and self._differs_alone(compared or [], examples, divide, tolerance)
                 )
-                return found | ({MODEL} if differs else set()), is_known
-        return (found - {UNTESTED}) | self._differing(output.arrays, outputs, tolerance), is_known
+                return OfParts(found | ({MODEL} if differs else set()), is_known, are_compared=True)
+        return OfParts((found - {UNTESTED}) | self._differing(output.arrays, outputs, tolerance), is_known)
 
     def _differs_alone(self, compared: list[NDArray[Any]], examples: int, divide: Divide, tolerance: float) -> bool:
         """Return whether the first example has other predictions alone: parts may be padded as the whole batch is."""

@@ -1,5 +1,7 @@
 """The python backend without processes: any data that numpy can hold, any model, and the same bits for all ranks."""
 
+import random
+
 import numpy as np
 import pytest
 from evaluation.backends.python.tasks import (
@@ -230,10 +232,29 @@ def test_a_model_with_numbers_of_its_own_process_is_refused(checkpoint, tmp_path
     seeds = iter(range(1, 99))
     unseeded = task(load=lambda path: load(path, next(seeds)), predict=projected)
     ends = run(unseeded, checkpoint, tmp_path / "a", ranks)
-    assert [getattr(end, "kind", None) for end in ends] == ([None] if ranks == 1 else ["mismatch"] * ranks)
+    assert [end.kind for end in ends] == (["task_error"] if ranks == 1 else ["mismatch"] * ranks)
+    assert ranks > 1 or "a second model" in str(ends[0])
     seeded = task(load=lambda path: load(path, 3), predict=projected)
     ends = run(seeded, checkpoint, tmp_path / "b", ranks)
     assert len({str(end.result.metrics) for end in ends}) == 1
+
+
+@pytest.mark.parametrize("batch_size", [7, 64])
+@pytest.mark.parametrize("kept", ["mean", "draw"])
+def test_what_a_model_keeps_of_the_first_examples_is_refused_by_one_worker(checkpoint, tmp_path, kept, batch_size):
+    """It predicts the same each time, so only a second model that sees other examples first shows it."""
+
+    class Kept:
+        def __init__(self, path):
+            self.weights, self.shift = np.load(path), None
+
+        def predict(self, x):
+            if self.shift is None:
+                self.shift = x.mean(axis=0) if kept == "mean" else np.array([random.Random().random()] * x.shape[1])
+            return (x - self.shift) @ self.weights
+
+    given = task(load=Kept, predict=lambda model, x: model.predict(x), batch_size=batch_size)
+    assert "a second model" in refused(given, checkpoint, tmp_path / "a")
 
 
 def test_a_split_at_random_is_refused_with_the_remedy(checkpoint, tmp_path):

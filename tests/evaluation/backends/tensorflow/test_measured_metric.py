@@ -170,3 +170,33 @@ def test_a_function_that_returns_one_number_for_a_batch(evaluate):
     task = Task(model, {"test": lambda: (X, Y[:, :1])}, batch_size=4, restore=lambda *_: None, **metrics)
     found = evaluate(task, "nowhere")
     assert any("over batches" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "arguments", "dtype", "words"),
+    [
+        ("SparseTopKCategoricalAccuracy", "numbers", (2,), "float16", "Dense(…, dtype='float32')"),
+        ("SparseCategoricalAccuracy", "columns", (), "float32", "write CategoricalAccuracy, or labels.argmax(-1)"),
+        ("F1Score", "numbers", (), "float32", "keras.utils.to_categorical(labels, 3)"),
+        ("MeanIoU", "numbers", (3,), "float32", "OneHotMeanIoU(3, sparse_y_true=True)"),
+        ("SparseCategoricalAccuracy", "texts", (), "float32", "np.searchsorted(names, labels)"),
+        ("CategoricalCrossentropy", "numbers", (), "float32", "write SparseCategoricalCrossentropy"),
+    ],
+)
+def test_labels_and_predictions_that_keras_refuses_are_told_in_one_sentence(
+    evaluate, name, labels, arguments, dtype, words
+):
+    """Keras' own code raises errors about ranks and nodes; ours names shapes and the line to write."""
+    import keras
+
+    def made():
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, activation="softmax", dtype=dtype)])
+
+    given = {"numbers": Y.argmax(-1), "columns": Y, "texts": Y.argmax(-1).astype(str)}[labels]
+    is_loss = hasattr(keras.losses, name)
+    metric = getattr(keras.losses if is_loss else keras.metrics, name)(*arguments)
+    measured = {"loss": metric} if is_loss else {"metrics": lambda: [metric]}
+    task = Task(made, {"test": lambda: (X, given)}, batch_size=4, restore=lambda *_: None, **measured)
+    with pytest.raises(EvaluationError, match="does not take") as refused:
+        evaluate(task, "nowhere")
+    assert words in str(refused.value)

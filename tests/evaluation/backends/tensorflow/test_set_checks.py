@@ -46,6 +46,25 @@ def test_models_that_depend_on_the_batch_are_noted(digits, evaluate, build, is_c
     assert noted(evaluate, made) == (OF_MODEL,)
 
 
+@pytest.mark.parametrize("number", [3, 5, 6, 7])
+def test_a_model_that_depends_on_one_batch_alone_is_noted(digits, evaluate, number):
+    """Each of the first eight batches is divided, although the trace keeps nothing."""
+    del digits
+
+    def build():
+        import keras
+
+        x = keras.Input((3,))
+        marked = keras.ops.cast(keras.ops.max(x) > 1e3, "float32")
+        return keras.Model(x, dense()(keras.ops.minimum(x, 9.0) - marked * keras.ops.mean(x, axis=0) / 1e3))
+
+    rows = X.copy()
+    rows[number * BATCH, 0] = 1e4
+    rows[number * BATCH + 5 : number * BATCH + 8, 2] = 2e3
+    given = Task(build, {"test": lambda: (rows, Y)}, accuracy, batch_size=BATCH, restore=lambda *_: None)
+    assert noted(evaluate, lambda: given, ranks=(1, 3)) == (OF_MODEL,)
+
+
 def test_padding_without_a_mask_is_noted(digits, evaluate):
     """Alone, each half would be padded to its own longest text."""
     for masked, notes in ((False, (OF_MODEL,)), (True, ())):

@@ -1,4 +1,4 @@
-"""Print the numbers of two evaluations by a process, or the refusal. The argument is `plain` or `noisy`."""
+"""Print the numbers of two evaluations by a process, or the refusal. The argument is `plain`, `noisy` or `masked`."""
 
 import sys
 
@@ -26,6 +26,11 @@ def build():
         hidden = layers.Conv2D(filters, 3, activation="relu")(hidden)
     if sys.argv[1] == "noisy":
         hidden = layers.Lambda(lambda given: given + 1e-6 * tf.random.normal(tf.shape(given)))(hidden)
+    if sys.argv[1] == "masked":
+        sums = layers.Lambda(lambda given: tf.reduce_sum(tf.boolean_mask(given, given > 0)) * tf.ones_like(given))(
+            hidden
+        )
+        hidden = hidden + 0.0 * sums
     return keras.Model(inputs, layers.Dense(10, activation="softmax")(layers.GlobalAveragePooling2D()(hidden)))
 
 
@@ -43,7 +48,8 @@ try:
         evaluator.read(lambda: None)
         evaluator.restore("nowhere")()
         evaluator.digest()
-        found = evaluator.compute(evaluator.evaluate(lambda: None))["test"].values
-        sys.stdout.write(f"{ ({name: value.hex for name, value in found.items()}) }\n")
+        result = evaluator.compute(evaluator.evaluate(lambda: None))["test"]
+        found = {name: value.hex for name, value in result.values.items()}
+        sys.stdout.write(f"{found} {' '.join(result.notes)}\n")
 except EvaluationError as error:
     sys.stdout.write(str(error))
