@@ -56,6 +56,7 @@ class ArtifactWriter:
         self._part: Folder | None = None
         self._mode = 0o755
         self._tables: dict[str, NpyTable] = {}
+        self._shared: dict[str, NpyTable] = {}  # which another writer has, too, and closes
         self._weights: Future[None] | None = None
 
     def __enter__(self) -> Self:
@@ -108,9 +109,37 @@ class ArtifactWriter:
                 self._tables[eval_set] = NpyTable(self._path / PREDICTIONS / file_name(eval_set))
             self._tables[eval_set].add(rows)
 
-    def has_rows(self, eval_set: str) -> bool:
-        """Return whether rows of an eval set are saved."""
-        return eval_set in self._tables
+    def share(self, eval_set: str, other: Self) -> None:
+        """Let the files of all rows of a set, which another writer has, be in this folder, too."""
+        if (table := other._tables.get(eval_set)) is None:
+            return
+        name = f"{PREDICTIONS}/{file_name(eval_set)}"
+        assert self._part is not None
+        assert other._part is not None
+        with self._storage():
+            table.finish()
+            with other._part.folder(name) as theirs, self._part.folder(name, make=True) as own:
+                for each in theirs.names():
+                    theirs.link(each, each, into=own)
+        self._shared[eval_set] = table
+
+    def take(self, eval_set: str, worker: Folder, table: Mapping[str, Any]) -> None:
+        """Append the rows of a set that are in the finished folder of a worker of an attempt before.
+
+        `table`: what its `states.json` says about them. Raises as `NpyTable.take`.
+        """
+        name = f"{PREDICTIONS}/{file_name(eval_set)}"
+        own = self._tables.setdefault(eval_set, NpyTable(self._path / name))
+        with worker.folder(name) as folder:
+            own.take(folder, table["columns"], table["rows"])
+
+    def drop(self, eval_set: str) -> None:
+        """Remove the rows of a set that were taken, as it is evaluated again."""
+        if (table := self._tables.pop(eval_set, None)) is not None:
+            table.close()
+            assert self._part is not None
+            with suppress(FileNotFoundError), self._part.folder(PREDICTIONS) as folder:
+                folder.remove(file_name(eval_set))
 
     def finish(self, states: States, variables: str, origin: Mapping[str, Any] | None = None) -> None:
         """Make everything durable, and give the folder its final name.
@@ -127,7 +156,8 @@ class ArtifactWriter:
                 "variables": variables,
                 **(origin or {}),
                 "predictions": {
-                    eval_set: {"rows": table.rows, "columns": table.columns} for eval_set, table in self._tables.items()
+                    eval_set: {"rows": table.rows, "columns": table.columns}
+                    for eval_set, table in (self._tables | self._shared).items()
                 },
                 "states": {
                     eval_set: {name: state.to_json() for name, state in by_name.items()}

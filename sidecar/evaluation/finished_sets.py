@@ -3,7 +3,8 @@
 `rank_evaluation` asks for them. A rank writes its states of a set when the set is done, into a folder next to those of
 the plans. After an interruption, a group of any size may use them: each of the ranks of before is taken over by one
 rank. All that the states depend on is in their key, so the numbers have the bits of an evaluation that was not
-interrupted. Sets of which rows are saved for each example are not kept, nor are those that take less than a second.
+interrupted. Rows that are saved for each example are kept next to the states, as further names of the same files. Sets
+that take less than a second are not kept.
 
 Nothing depends on these files: whatever cannot be written or read is evaluated again. Imports no framework.
 """
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -64,31 +66,34 @@ class FinishedSets:
         self._keys = {stream.eval_set: _digest(same, stream) for stream in streams if stream.fingerprint}
         self._variables, self._since = variables, self.now()
 
-    def find(self, eval_set: str) -> int:
-        """Return how many ranks finished a set; 0 unless all of them did, as far as this rank reads their states."""
+    def find(self, eval_set: str, saves: ArtifactWriter) -> int:
+        """Return how many ranks finished a set; 0 unless all of them did, as far as this rank reads their states.
+
+        `saves` gets the rows of the ranks that this one takes over.
+        """
         if eval_set not in self._keys:
             return 0
         expected = {"key": self._keys[eval_set], "variables": self._variables()}
-        with (
-            contextlib.suppress(OSError, RecordError),
-            self._opened() as folder,
-            folder.folder(file_name(eval_set)) as of_set,
-        ):
-            self._found[eval_set] = self._read(of_set, expected, self.shard)
+        try:
+            with self._opened() as folder, folder.folder(file_name(eval_set)) as of_set:
+                self._found[eval_set] = self._read(of_set, expected, self.shard, partial(saves.take, eval_set))
+        except (OSError, RecordError, EvaluationError, LookupError, TypeError, ValueError):
+            saves.drop(eval_set)
         return self._found.get(eval_set, (0, {}))[0]
 
     def found(self, eval_set: str) -> SetStates:
         """Return the states of a set of the ranks before that this rank takes over; empty if it takes over none."""
         return self._found[eval_set][1]
 
-    def keep(self, eval_set: str, states: SetStates) -> None:
-        """Write the states of a set that was just evaluated, if that took long enough."""
+    def keep(self, eval_set: str, states: SetStates, saves: ArtifactWriter) -> None:
+        """Write the states of a set that was just evaluated, if that took long enough. `saves` has its rows."""
         since, self._since = self._since, self.now()
         if self.folder is None or eval_set not in self._keys or self._since - since < _LEAST_SECONDS:
             return
         path = self.folder / file_name(eval_set) / f"worker-{self.shard.rank}-of-{self.shard.world_size}"
         with contextlib.suppress(EvaluationError), ArtifactWriter(path, self.root, in_parallel=self.in_parallel) as own:
             own.begin(None)
+            own.share(eval_set, saves)
             own.finish({eval_set: states}, self._variables(), {"key": self._keys[eval_set]})
 
     def remove(self) -> None:
@@ -131,9 +136,16 @@ class FinishedSets:
                 return self._read(of_set, expected, Shard(0, 1))[1] or None
         return None
 
-    def _read(self, folder: Folder, expected: dict[str, str], shard: Shard) -> tuple[int, SetStates]:
+    def _read(
+        self,
+        folder: Folder,
+        expected: dict[str, str],
+        shard: Shard,
+        take: Callable[[Folder, Mapping[str, Any]], None] = lambda _, table: None,  # noqa: ARG005
+    ) -> tuple[int, SetStates]:
         """Return the number of the ranks that finished a set, and the states of those that `shard` takes over.
 
+        `take` is called with the folder of each of those that saved rows, and what it says about them.
         Raises `OSError` or `RecordError` if there are none, or others than expected.
         """
         names = set(folder.names())
@@ -143,8 +155,10 @@ class FinishedSets:
         for rank in range(shard.rank, size, shard.world_size):
             with folder.folder(f"worker-{rank}-of-{size}") as worker:
                 record = parse_record(worker.path / STATES, worker.read(STATES, MOST_BYTES_OF_STATES))
-            if record | expected != record:
-                raise RecordError(f"{worker.path} is of another evaluation")
+                if record | expected != record:
+                    raise RecordError(f"{worker.path} is of another evaluation")
+                for table in record["predictions"].values():
+                    take(worker, table)
             records[worker.path] = record
         if not records:
             return size, {}

@@ -7,7 +7,8 @@ an interrupted evaluation is an empty column, never a wrong one. Only the buffer
 """
 
 import contextlib
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,7 @@ from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.protocol.column_names import GROUP, PLACE, file_name
 from sidecar.protocol.example_inputs import INPUTS, line_of
+from sidecar.system.confined import Folder
 from sidecar.system.durable import sync_file
 
 
@@ -51,11 +53,36 @@ class NpyTable:
             columns = {PLACE: np.arange(rows.first, rows.first + rows.examples, dtype=np.int64)} | columns
         if rows.groups is not None:
             columns[GROUP] = rows.groups
+        self._append(columns, rows.examples)
+        if rows.inputs:
+            self._inputs_file().writelines(line_of(place, shown) for place, shown in rows.inputs.items())
+
+    def take(self, folder: Folder, columns: Sequence[str], rows: int) -> None:
+        """Append the rows of a finished table, which is in an open folder.
+
+        Raises `OSError`, `ValueError` or `EvaluationError` for files that are not those of such a table.
+        """
+        with contextlib.ExitStack() as files:
+            arrays = {}
+            for name in columns:
+                file = files.enter_context(folder.open_file(f"{file_name(name)}.npy"))
+                npy.read_magic(file)
+                shape, _, dtype = npy.read_array_header_1_0(file)
+                arrays[name] = np.memmap(file, dtype, "r", file.tell(), shape)  # raises ValueError for objects
+            self._append(arrays, rows)
+        if INPUTS in folder.names():
+            with folder.open_file(INPUTS) as shown:
+                shutil.copyfileobj(shown, self._inputs_file())
+
+    def _inputs_file(self) -> IO[bytes]:
+        self._inputs = self._inputs or (self._folder / INPUTS).open("xb")
+        return self._inputs
+
+    def _append(self, columns: Mapping[str, NDArray[Any]], rows: int) -> None:
+        """Append the same number of rows to each column."""
         for name, array in columns.items():
-            if array.ndim == 0 or len(array) != rows.examples:
-                raise refused_column(
-                    name, f"has shape {array.shape} for {rows.examples} examples: save one row for each"
-                )
+            if array.ndim == 0 or len(array) != rows:
+                raise refused_column(name, f"has shape {array.shape} for {rows} examples: save one row for each")
         if not self._columns:
             self._begin(columns)
         if columns.keys() != self._columns.keys():
@@ -64,10 +91,7 @@ class NpyTable:
             )
         for name, array in columns.items():
             self._columns[name].add(name, array)
-        if rows.inputs:
-            self._inputs = self._inputs or (self._folder / INPUTS).open("xb")
-            self._inputs.writelines(line_of(place, shown) for place, shown in rows.inputs.items())
-        self.rows += rows.examples
+        self.rows += rows
 
     def _begin(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """Create the files of the columns, which are like these."""

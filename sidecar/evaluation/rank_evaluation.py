@@ -170,10 +170,6 @@ class RankEvaluation:
         with ArtifactWriter(Path(command.save_to), root, in_parallel=self.in_parallel) as saves:
             with self._phase(WorkerPhase.EVALUATE, "evaluate"):
                 finished.begin(streams, {name: hello[name] for name in hello.keys() - {"plan"}}, hashed)
-                taken = self._taken(streams, finished) if exist else {}
-                for stream in streams:
-                    for _ in range(stream.own_batches if stream.eval_set in taken else 0):
-                        progress.tick()
                 saving = saving_ranks(
                     command.save_weights,
                     len(self.join.members),
@@ -182,6 +178,10 @@ class RankEvaluation:
                 )
                 if leads:
                     saves.begin(evaluator.save_weights if self.join.rank in saving else None)
+                taken = self._taken(streams, finished, saves) if exist else {}
+                for stream in streams:
+                    for _ in range(stream.own_batches if stream.eval_set in taken else 0):
+                        progress.tick()
                 last = None if self.functions is not None else streams[-1].eval_set if streams else None
                 keep = partial(self._keep, streams, finished, saves, last)
                 states = evaluator.evaluate(
@@ -212,8 +212,7 @@ class RankEvaluation:
         """Keep the states of a set that was just evaluated, and report its numbers, unless it is the last one."""
         if eval_set == last:
             return
-        if not saves.has_rows(eval_set):
-            finished.keep(eval_set, states)
+        finished.keep(eval_set, states, saves)
         if self.reports_sets:
             for name, of_all in finished.of_all(eval_set, states):
                 self._report_set(streams, name, of_all)
@@ -228,15 +227,18 @@ class RankEvaluation:
             few = dict(list(numbers.items())[:MOST_PARTIAL_NUMBERS])
             self.report(SetFinished(self.command.plan, FinishedSet(eval_set, examples, few)))
 
-    def _taken(self, streams: Sequence[Stream], finished: FinishedSets) -> dict[str, SetStates]:
+    def _taken(self, streams: Sequence[Stream], finished: FinishedSets, saves: ArtifactWriter) -> dict[str, SetStates]:
         """Return the states of the sets that an attempt before finished, as all ranks agree."""
-        found = np.array([finished.find(stream.eval_set) for stream in streams], np.int64)
+        found = np.array([finished.find(stream.eval_set, saves) for stream in streams], np.int64)
         rows = _gather(self.collective, self.join, found)
         agreed = [
             stream.eval_set
             for stream, sizes in zip(streams, rows.T, strict=True)
             if sizes.all() and len(set(sizes.tolist())) == 1
         ]
+        for stream in streams:
+            if stream.eval_set not in agreed:
+                saves.drop(stream.eval_set)
         for eval_set in agreed if self.reports_sets and self.join.rank == 0 else ():
             if (states := finished.taken(eval_set)) is not None:
                 self._report_set(streams, eval_set, states)

@@ -149,14 +149,14 @@ class Folder:
         with self._with_path(name):
             os.mkdir(_component(name), dir_fd=self.descriptor)
 
-    def link(self, name: str, new: str) -> None:
-        """Give a file another name; raises `FileExistsError` if that name is taken."""
+    def link(self, name: str, new: str, into: "Folder | None" = None) -> None:
+        """Give a file another name, here or in another folder; raises `FileExistsError` if that name is taken."""
         with self._with_path(new):
             os.link(
                 _component(name),
                 _component(new),
                 src_dir_fd=self.descriptor,
-                dst_dir_fd=self.descriptor,
+                dst_dir_fd=(into or self).descriptor,
                 follow_symlinks=False,
             )
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from evaluation.fake_framework import Meeting, at_once
 
-from sidecar import Task
+from sidecar import Task, results
 from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
@@ -93,7 +93,7 @@ def save(form, path, seed=0):
     return path / "m.pt"
 
 
-def attempt(form, made, path, root, ranks, meet=Meeting, plan=1, reported=None):
+def attempt(form, made, path, root, ranks, meet=Meeting, plan=1, reported=None, seconds=2):
     """Return what each rank's evaluation came to: its result, or an error. `reported` gets its reports of sets."""
     members = tuple(Member(rank, f"node-{rank}", f"w.{rank}", "") for rank in range(ranks))
     meeting, ends = meet(ranks), [None] * ranks
@@ -122,7 +122,7 @@ def attempt(form, made, path, root, ranks, meet=Meeting, plan=1, reported=None):
                 report=lambda report: reported.append(report) if isinstance(report, SetFinished) else None,
                 reports_sets=reported is not None,
                 in_parallel=ThreadPoolExecutor(1),
-                now=partial(next, count(0, 2)),  # so that each set takes two seconds
+                now=partial(next, count(0, seconds)),  # so that each set takes so long
             ).run()
         except EvaluationError as error:
             ends[rank] = error
@@ -168,15 +168,37 @@ def test_a_group_of_any_size_goes_on(tmp_path, form, before, after):
     assert not kept.exists()
 
 
-@pytest.mark.parametrize("change", ["weights", "data", "torn", "missing", "rows"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (3, 2), (1, 3)])
+def test_rows_of_a_finished_set_are_taken_over(tmp_path, form, before, after):
+    """All rows of both sets are there once, in the order of the data, as without an interruption."""
+    seen, path = [], save(form, tmp_path)
+    attempt(form, task(form, seen, predictions=True), path, tmp_path / "alone", 1)
+    attempt(form, task(form, seen, predictions=True), path, tmp_path, before, meet=Interrupted)
+    seen.clear()
+    assert found(attempt(form, task(form, seen, predictions=True), path, tmp_path, after, plan=2))
+    assert set(seen) <= set(FIRST[:8, 0])
+    alone, resumed = (
+        results.read(root / "evaluations" / "m" / plan).predictions
+        for root, plan in ((tmp_path / "alone", "plan-1"), (tmp_path, "plan-2"))
+    )
+    assert alone.keys() == resumed.keys() == {"a/b", "c"}
+    for eval_set, columns in alone.items():
+        assert list(columns) == list(resumed[eval_set])
+        assert all(column.tobytes() == resumed[eval_set][name].tobytes() for name, column in columns.items())
+
+
+@pytest.mark.parametrize("change", ["weights", "data", "torn", "missing", "torn rows", "missing rows"])
 def test_anything_else_is_evaluated_again(tmp_path, change):
-    """Other weights or data, a file that is not whole, a rank that did not finish, a set of which rows are saved."""
+    """Other weights or data, a file that is not whole, a rank that did not finish."""
     form, seen = "python", []
     path = save(form, tmp_path)
-    given = {"predictions": True} if change == "rows" else {}
+    given = {"predictions": True} if change.endswith("rows") else {}
     attempt(form, task(form, seen, **given), path, tmp_path, 2, meet=Interrupted)
     kept = sorted((tmp_path / "evaluations" / "m").glob(f"{FINISHED_SETS}/*/worker-*/states.json"))
-    assert len(kept) == (0 if change == "rows" else 2)
+    assert len(kept) == 2
+    columns = sorted(kept[1].parent.glob("predictions/*/*.npy"))
+    assert len(columns) == (3 if given else 0)
     if change == "weights":
         path = save(form, tmp_path, seed=1)
     elif change == "data":
@@ -185,6 +207,10 @@ def test_anything_else_is_evaluated_again(tmp_path, change):
         kept[1].write_bytes(kept[1].read_bytes()[:-1])
     elif change == "missing":
         shutil.rmtree(kept[1].parent)
+    elif change == "torn rows":
+        columns[1].write_bytes(columns[1].read_bytes()[:-1])
+    elif change == "missing rows":
+        columns[2].unlink()
     seen.clear()
     ends = attempt(form, task(form, seen, **given), path, tmp_path, 2, plan=2)
     assert len(set(seen)) >= len(FIRST) - 1, "the first set was evaluated"
@@ -197,8 +223,8 @@ def test_a_set_that_took_no_time_is_not_kept(tmp_path):
 
     sets = FinishedSets(folder=tmp_path / "f", root=tmp_path, shard=Shard(0, 1), in_parallel=None, now=lambda: 1.0)
     sets.begin((), {}, str)
-    sets.keep("test", {})
-    assert (sets.exist(), sets.find("test"), list(tmp_path.iterdir())) == (False, 0, [])
+    sets.keep("test", {}, None)
+    assert (sets.exist(), sets.find("test", None), list(tmp_path.iterdir())) == (False, 0, [])
 
 
 def test_states_of_a_set_are_readable(tmp_path):
@@ -228,8 +254,8 @@ def test_a_set_is_reported_before_the_others_are_evaluated(tmp_path, form, ranks
 
 
 def test_a_set_without_all_its_states_is_not_reported(tmp_path):
-    """Numbers of half the examples are wrong: states of a set with saved rows are not on disk before the end."""
+    """Numbers of half the examples are wrong: states of a set that took no time are not on disk before the end."""
     reported = []
-    made = task("python", [], predictions=True)
-    assert found(attempt("python", made, save("python", tmp_path), tmp_path, 2, reported=reported))
+    made = task("python", [])
+    assert found(attempt("python", made, save("python", tmp_path), tmp_path, 2, reported=reported, seconds=0))
     assert reported == []
