@@ -68,6 +68,7 @@ class AmongRuns:
     """Hold what a daemon needs to know of the other runs in its process."""
 
     turn: Turn  # when it may have worker processes
+    supervisor_of: Callable[[str], WorkerSupervisor | None]  # of another run, which may take over warm ones
     processes: Callable[[], Collection[int]]  # the worker processes of all runs, which may use the GPUs one by one
     page: str  # the path of its page, such as `/runs/exp-1/`
 
@@ -211,6 +212,7 @@ def daemon_from_settings(
         delivered=publisher.delivered,
         load=_load,
         turn=turn,
+        supervisor_of=(lambda _: None) if among is None else among.supervisor_of,
     )
 
 

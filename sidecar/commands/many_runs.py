@@ -23,6 +23,7 @@ from sidecar.commands.run_finder import Delayed, Found, Prepared, RunFinder, kno
 from sidecar.commands.serve import listen, warn_of_role, why_unscanned
 from sidecar.commands.served_run import ServedRun, settings_to_serve
 from sidecar.daemon.events import Message, SaveNoticed, Terminate
+from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.errors import RunReplacedError, SettingsError, SidecarError
 from sidecar.policy.fair_shares import FairShares, RunTurn
 from sidecar.policy.node_identity import node_name
@@ -114,7 +115,12 @@ def _make(
         registry=None,
         notify=lambda *_: None,
         scheme=scheme,
-        among=AmongRuns(turn=RunTurn(host.shares, place.where), processes=host.processes, page=runs_path(settings.run)),
+        among=AmongRuns(
+            turn=RunTurn(host.shares, place.where),
+            supervisor_of=host.supervisor_of,
+            processes=host.processes,
+            page=runs_path(settings.run),
+        ),
     )
     run.begin(lambda message: host.inbox.put((run, message)))
     if (why := why_ignored(place)) is not None:
@@ -247,6 +253,13 @@ class RunHost:
             hosted.served.daemon.supervisor for hosted in list(self.runs.values()) if hosted.served is not None
         ]
         return [worker.process.pid for each in supervisors if each is not None for worker in each.workers.all()]
+
+    def supervisor_of(self, where: str) -> WorkerSupervisor | None:
+        """Return the supervisor of a run that is served; None if there is none. The loop alone calls this."""
+        hosted = self.runs.get(where)
+        if hosted is None or hosted.served is None or hosted.state != RunState.SERVING:
+            return None
+        return hosted.served.daemon.supervisor
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ def build_daemon(
     load: Callable[[], float | None] = lambda: None,
     snapshot_plans: int = 200,
     turn: Turn | None = None,
+    supervisor_of: Callable[[str], WorkerSupervisor | None] = lambda _: None,
 ) -> Daemon:
     """Return a daemon with all its parts.
 
@@ -134,5 +135,7 @@ def build_daemon(
         clock=clock,
         log=log,
         publish=publish,
-        turn=None if turn is None or supervisor is None else WorkerTurn(turn=turn, workers=supervisor.workers),
+        turn=None
+        if turn is None or supervisor is None
+        else WorkerTurn(turn=turn, supervisor=supervisor, supervisor_of=supervisor_of),
     )

@@ -1,12 +1,14 @@
 """Let a run have worker processes in its turn only, where one process serves several runs on a node.
 
-`policy.fair_shares` decides whose turn it is. The workers are killed only when no plan can list them any more.
+`policy.fair_shares` decides whose turn it is. The workers leave the run only when no plan can list them any more: those
+that the next run would start in the same way are handed over to it, warm, and all others are killed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from sidecar.daemon.workers.pool import WorkerPool
+from sidecar.daemon.worker_supervisor import WorkerSupervisor
 
 
 class Turn(Protocol):
@@ -21,8 +23,11 @@ class Turn(Protocol):
     def must_end(self, now: float) -> bool:
         """Return whether another run waits for its turn, and this one is over."""
 
+    def heir(self) -> str | None:
+        """Return the run whose turn begins when this one ends; None if no other run waits."""
+
     def end(self, now: float) -> None:
-        """Note that the workers of the run have ended."""
+        """Note that the workers of the run have ended, or belong to the heir."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,8 +35,10 @@ class WorkerTurn:
     """Follow the turn of one run, and end its workers with it."""
 
     turn: Turn
-    workers: WorkerPool
+    supervisor: WorkerSupervisor
+    supervisor_of: Callable[[str], WorkerSupervisor | None]  # of another run in this process
     _ends_since: float | None = None  # since when the turn is to end, and plans must not list the workers any more
+    _fills: bool = False  # whether missing standbys are started although the turn ends, for the heir
 
     def take(self, now: float, *, wants: bool, done: int, evaluated: bool, unlisted_since: float | None) -> None:
         """Note whether this run has use for workers, and end its turn if another run waits.
@@ -40,20 +47,33 @@ class WorkerTurn:
         `unlisted_since`: the time since which the workers must not be offered, so that no plan lists them now; None: a
         plan may list them.
         """
+        workers = self.supervisor.workers
         self.turn.note(now, wants=wants, done=done, evaluated=evaluated)
         if not self.turn.must_end(now):
-            self.workers.offered, self._ends_since = True, None
+            workers.offered, self._ends_since, self._fills = True, None, False
             return
-        self.workers.offered = False
+        workers.offered = False
         if self._ends_since is None:
             self._ends_since = now
         if unlisted_since is None or self._ends_since > unlisted_since:
             return
-        self.workers.kill_all()
-        if not any(self.workers.all()):
-            self.workers.offered, self._ends_since = True, None
+        heir = self._heir(now)
+        self._fills = heir is not None
+        if workers.retire(keep_warm=heir is not None):
+            if heir is not None:
+                workers.hand_over(heir.workers)
+                if pids := {worker.worker: worker.process.pid for worker in heir.workers.all()}:
+                    heir.log.info("workers_taken_over", workers=pids)
+            workers.offered, self._ends_since, self._fills = True, None, False
             self.turn.end(now)
 
+    def _heir(self, now: float) -> WorkerSupervisor | None:
+        """Return the supervisor of the next run if it would start the same workers, for the same code of the task."""
+        run, own = self.turn.heir(), self.supervisor
+        heir = None if run is None or now < own.fill_at else self.supervisor_of(run)
+        is_like = heir is not None and heir.task == own.task and heir.evaluates_like(own)
+        return heir if is_like else None
+
     def may_start(self) -> bool:
-        """Return whether processes may be started: it is the turn of this run, and the turn does not end."""
-        return self.turn.has_begun() and self._ends_since is None
+        """Return whether processes may be started: it is the turn of this run, or its heir needs a standby."""
+        return self.turn.has_begun() and (self._ends_since is None or self._fills)

@@ -92,9 +92,8 @@ class Dispatcher:
 
     def _form(self, command: Join) -> None:
         if self._join is not None:
-            raise EvaluationError(
-                "join", f"cannot join {command.group} after {self._join.group}: a worker joins one group"
-            )
+            self._form_again(command, self._join)
+            return
         self._enter(WorkerPhase.JOIN)
         self._join = command
         self._collective = self._backend.join(command)
@@ -107,6 +106,17 @@ class Dispatcher:
         self._report(Joined(command.group, loaded.digest, self._backend.profile(command), sets))
         if evaluator.loads_graphs:
             self._tidy()  # freezes all objects; done now, because a stored graph must not be frozen
+
+    def _form_again(self, command: Join, before: Join) -> None:
+        """Form another group of this process alone, and retain the task as it is built: another run has the same."""
+        are_alike = replace(before, group=command.group, members=command.members) == command
+        is_alone = len(before.members) == len(command.members) == 1
+        if not is_alone or not are_alike or self._loaded is None or self._evaluator is None:
+            why = "a worker joins one group, unless it is alone in all"
+            raise EvaluationError("join", f"cannot join {command.group} after {before.group}: {why}")
+        self._join, task = command, self._loaded.task
+        sets = (*task.eval_sets, *task.evaluate)
+        self._report(Joined(command.group, self._loaded.digest, self._backend.profile(command), sets))
 
     def _build(self, loaded: LoadedTask, join: Join) -> Evaluator:
         self._files.forget()

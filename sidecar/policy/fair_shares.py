@@ -98,8 +98,12 @@ class FairShares:
         is_over = has_worked and now >= claim.turn_since + self.turn_seconds
         return is_over and any(other.used < claim.used for other in waiting)
 
+    def heir(self, run: str) -> str | None:
+        """Return the run whose turn begins when the turn of this one ends; None if no other one waits."""
+        return next((name for name in self._waiting() if name != run), None)
+
     def end_turn(self, run: str, now: float) -> None:
-        """Note that the workers of a run have ended, and begin the turn of the next run."""
+        """Note that the workers of a run have ended or belong to its heir, and begin the turn of the next run."""
         claim = self._claims[run]
         self._charge(claim, now)
         claim.turn_since, claim.waits_since = None, now
@@ -118,12 +122,16 @@ class FairShares:
     def _begin_turns(self, now: float) -> None:
         """Begin turns as long as some are free and runs wait."""
         free = self.at_once - sum(claim.turn_since is not None for claim in self._claims.values())
-        waiting = [(claim.used, claim.waits_since, name) for name, claim in self._claims.items() if claim.waits]
-        for _, _, name in sorted(waiting)[: max(0, free)]:
+        for name in self._waiting()[: max(0, free)]:
             claim = self._claims[name]
             claim.turn_since = claim.charged_at = now
             claim.done_before = claim.done
             self.wake(name)
+
+    def _waiting(self) -> list[str]:
+        """Return the runs that wait, in the order in which their turns begin."""
+        waiting = [(claim.used, claim.waits_since, name) for name, claim in self._claims.items() if claim.waits]
+        return [name for _, _, name in sorted(waiting)]
 
 
 @dataclass(slots=True)
@@ -145,6 +153,10 @@ class RunTurn:
         """Return whether another run waits for its turn, and this one is over."""
         return self.shares.must_end(self.run, now)
 
+    def heir(self) -> str | None:
+        """Return the run whose turn begins when this one ends; None if no other run waits."""
+        return self.shares.heir(self.run)
+
     def end(self, now: float) -> None:
-        """Note that the workers of the run have ended."""
+        """Note that the workers of the run have ended, or belong to the heir."""
         self.shares.end_turn(self.run, now)

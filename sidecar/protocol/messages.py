@@ -37,7 +37,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Form the group, then import and build the task. A worker joins one group in its life."""
+    """Form the group, then import and build the task. A worker joins one group in its life, or some of itself alone."""
 
     group: str
     members: tuple[Member, ...]

@@ -34,6 +34,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "worker_logs_moved": "The folder in `worker_logs` cannot be used, so the logs are written to another one.",
     "worker_not_started": "A worker process could not be started; the daemon tries again after a pause.",
     "worker_started": "A worker process was started and imports the framework.",
+    "workers_taken_over": "A run among several got the worker processes of another one, which has the same task.",
     "worker_placed": "A Ray cluster granted a machine, and the worker process was started there.",
     "cluster_released": "No checkpoint waited for `ray_idle_seconds`, so the cluster got its machines back.",
     "worker_ready": "A worker process has imported the framework and can join a group.",

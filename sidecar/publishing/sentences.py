@@ -119,6 +119,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "worker_started": lambda _: "",
     "worker_placed": lambda _: "",
     "cluster_released": _said("nothing to evaluate for {idle_seconds:g} s: the cluster got its machines back"),
+    "workers_taken_over": lambda _: "",
     "worker_ready": lambda _: "",
     "worker_exited": _worker_lost,
     "worker_failed": _worker_lost,

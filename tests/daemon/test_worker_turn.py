@@ -1,12 +1,16 @@
 """Have worker processes in the turn of a run only."""
 
+from dataclasses import replace
+from operator import attrgetter
+
 import pytest
 from fakes import FakeClock, Node, outcomes, pass_time, save
 
 from sidecar.daemon.worker_turn import WorkerTurn
+from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Exited
 from sidecar.policy.fair_shares import FairShares, RunTurn
-from sidecar.protocol.messages import Ready
+from sidecar.protocol.messages import Evaluate, Join, Ready
 
 
 class OneTurn:
@@ -26,6 +30,10 @@ class OneTurn:
         """Return what the test says."""
         return self.over and now >= 0
 
+    def heir(self):
+        """Return the other run."""
+        return "b"
+
     def end(self, now):
         """Remember when that was."""
         self.begun, self.over, self.ended_at = False, False, now
@@ -41,7 +49,7 @@ def supervisor(tmp_path):
 
 @pytest.fixture
 def turn(supervisor):
-    return WorkerTurn(turn=OneTurn(), workers=supervisor.workers)
+    return WorkerTurn(turn=OneTurn(), supervisor=supervisor, supervisor_of=lambda _: None)
 
 
 def standby(supervisor, turn):
@@ -89,6 +97,12 @@ def test_workers_are_offered_again_if_no_other_run_waits_any_more(supervisor, tu
     assert supervisor.workers.slots()[0].standby == worker.worker
 
 
+def turn_of(node, shares, run, others=()):
+    """The turn of a run, on a node that has these others."""
+    found = {name: other.daemon.supervisor for name, other in dict(others).items()}
+    return WorkerTurn(turn=RunTurn(shares, run), supervisor=node.daemon.supervisor, supervisor_of=found.get)
+
+
 @pytest.fixture
 def among(tmp_path):
     """A node that serves the run `a`, beside a run `b`, and the shares of both."""
@@ -96,7 +110,7 @@ def among(tmp_path):
     for run in "ab":
         shares.join(run, 1.0)
     node = Node(tmp_path, FakeClock())
-    node.daemon.turn = WorkerTurn(turn=RunTurn(shares, "a"), workers=node.daemon.supervisor.workers)
+    node.daemon.turn = turn_of(node, shares, "a")
     save(node.checkpoint_dir, 5)
     return node, shares
 
@@ -139,3 +153,116 @@ def test_a_run_whose_storage_hangs_keeps_no_other_run_waiting(among):
     shares.end_turn("b", node.clock.now())
     pass_time(60, node)
     assert outcomes(node.history)[-1] == ("succeeded", "ckpt-5")
+
+
+class TwoRuns:
+    """Two runs in one process on one node, which take turns, and whose worker processes are started alike."""
+
+    def __init__(self, folder):
+        self.clock, self.shares = FakeClock(), FairShares(at_once=1, turn_seconds=1.0)
+        self.runs = {run: Node(folder / run, self.clock, incarnation=f"i{run}") for run in "ab"}
+        first = self.runs["a"].daemon.supervisor
+        for run, node in self.runs.items():
+            self.shares.join(run, 1.0)
+            supervisor, others = node.daemon.supervisor, {name: each for name, each in self.runs.items() if name != run}
+            supervisor.spec, supervisor.task = first.spec, "t1"
+            supervisor.workers.post = lambda *report, node=node: node.daemon.observe(report)
+            engine = supervisor.workers.engine
+            engine.launch = replace(first.workers.engine.launch, logs=engine.launch.logs)
+            node.daemon.turn = turn_of(node, self.shares, run, others)
+
+    def pass_time(self, seconds):
+        """Let both loops turn. A process belongs to the run whose daemon its name begins with."""
+        for _ in range(int(seconds * 4)):
+            pass_time(0.25, *self.runs.values(), step=0.25)
+            every = [process for node in self.runs.values() for process in node.processes.values()]
+            for run, node in self.runs.items():
+                node.processes = {each.worker: each for each in every if each.worker.startswith(f"worker-1.i{run}.")}
+
+
+@pytest.fixture
+def two(tmp_path):
+    return TwoRuns(tmp_path)
+
+
+def test_the_next_run_takes_over_the_workers_with_the_task_built(two):
+    """Turns change several times, and only the processes of the first turn are ever started."""
+    a, b = two.runs.values()
+    for step in (5, 6, 7):
+        save(a.checkpoint_dir, step)
+        save(b.checkpoint_dir, step)
+        two.pass_time(30)
+    save(b.checkpoint_dir, 8)
+    two.pass_time(30)
+    expected = [("succeeded", f"ckpt-{step}") for step in (5, 6, 7, 8)]
+    assert outcomes(a.history) == expected[:3]
+    assert outcomes(b.history) == expected
+    processes = [*a.processes.values(), *b.processes.values()]
+    assert len(processes) == 2
+    assert not any(process.killed for process in processes)
+    (built,) = [process for process in processes if process.told(Join)]
+    groups = [join.group for join in built.told(Join)]
+    assert len(groups) == len(set(groups)) >= 4, "turns changed several times"
+    assert len(built.told(Evaluate)) == 7, "b evaluates the last one in the group that it has"
+
+
+@pytest.mark.parametrize("differs", ["task", "environment", "not served"])
+def test_a_run_that_would_start_other_workers_gets_new_ones(two, differs):
+    """Another version of the task, another environment, or a run that ends."""
+    a, b = two.runs.values()
+    save(a.checkpoint_dir, 5)
+    two.pass_time(10)
+    if differs == "task":
+        b.task = b.daemon.supervisor.task = "t2"
+    elif differs == "environment":
+        engine = b.daemon.supervisor.workers.engine
+        engine.launch = replace(engine.launch, changes={"X": "1"})
+    else:
+        a.daemon.turn.supervisor_of = lambda _: None
+    before = {process.pid for process in a.processes.values()}
+    save(b.checkpoint_dir, 5)
+    two.pass_time(20)
+    assert outcomes(b.history) == [("succeeded", "ckpt-5")]
+    assert all(process.exited for process in a.processes.values())
+    assert before == {process.pid for process in a.processes.values()}
+
+
+@pytest.mark.parametrize("which", ["standby", "built"])
+def test_a_worker_that_ends_while_it_is_handed_over_is_replaced(two, which):
+    """Its last event reached the run that had it, which does not know it any more."""
+    a, b = two.runs.values()
+    save(a.checkpoint_dir, 5)
+    two.pass_time(10)
+    (a.standby if which == "standby" else a.active).exited = True
+    save(b.checkpoint_dir, 5)
+    two.pass_time(20)
+    assert outcomes(b.history) == [("succeeded", "ckpt-5")]
+    assert not any(process.exited for process in map(b.processes.get, map(attrgetter("worker"), workers_of(b))))
+
+
+def workers_of(node):
+    """The workers in the pool of a node."""
+    return list(node.daemon.supervisor.workers.all())
+
+
+def test_a_group_of_two_takes_the_standby_and_not_the_built_worker(two):
+    """A worker that was alone cannot join another one: TensorFlow refuses a cluster after any operation."""
+    a, b = two.runs.values()
+    save(a.checkpoint_dir, 5)
+    two.pass_time(10)
+    built = a.active
+    save(b.checkpoint_dir, 5)
+    b.silent.add("Join")
+    two.pass_time(8)
+    pool, (join,) = b.daemon.supervisor.workers, built.told(Join)[1:]
+    assert pool.find(join.members[0].worker).process is built
+    other = replace(join.members[0], rank=1, node="other")
+    two.shares.note("a", two.clock.now(), wants=True, done=9)
+    fresh = WorkerPool(engine=pool.engine, bounds=pool.bounds, name="n.i", post=pool.post)
+    standby, warm = b.standby, built
+    fresh.take_over(0, pool.find(standby.worker), pool.find(warm.worker))
+    name = fresh.slots()[0].standby
+    fresh.join(replace(join, members=(*join.members, other)), name, 0.0)
+    assert fresh.find(name).process is standby
+    assert warm.killed
+    assert not standby.killed

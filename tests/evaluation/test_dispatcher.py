@@ -71,8 +71,13 @@ def test_life_of_a_worker(commanded, tmp_path):
         *rest, done = commanded(evaluation_of(tmp_path))
         assert isinstance(done, Done)
         assert all(isinstance(each, Phase | Progress) for each in rest)
-    (failed,) = commanded(join_of(tmp_path))
-    assert "cannot join g after g: a worker joins one group" in failed.message
+    join = join_of(tmp_path)
+    (failed,) = commanded(replace(join, group="h", threads=join.threads + 1))
+    assert "cannot join h after g: a worker joins one group" in failed.message
+    (failed,) = commanded(replace(join, group="h", members=(*join.members, replace(join.members[0], rank=1))))
+    assert "cannot join h after g" in failed.message
+    assert commanded(replace(join, group="h")) == [replace(joined, group="h")], "another run has the same task"
+    assert isinstance(commanded(evaluation_of(tmp_path))[-1], Done)
 
 
 @pytest.mark.parametrize("trusts", [False, True])

@@ -73,8 +73,10 @@ def test_runs_come_fail_and_go_while_others_are_evaluated(runs, trainer, sidecar
     broken = runs.directory("broken")
     broken.mkdir(parents=True)
     (broken / "sidecar.toml").write_text("replicas = 0\nhttp = '0.0.0.0:80'")
-    daemon = runs.serve("worker-0")
+    daemon = runs.serve("worker-0", SIDECAR_STANDBY="true")
     daemon.until(lambda: len(runs.successes("a")) == len(runs.successes("b")) == 2, "evaluations of both runs")
+    assert daemon.log("workers_taken_over"), "the turns changed"
+    assert len(daemon.log("worker_started")) == 2, "a worker and a standby serve all runs"
     saved["c"] = trainer.save(runs.directory("c"), 7)
     shutil.rmtree(runs.directory("b").parent)
     daemon.until(lambda: runs.successes("c") and state_of(daemon, "b") is None, "a run that came, and one that went")

@@ -76,7 +76,10 @@ def test_the_longest_waiting_of_equal_runs_is_first():
     shares = shares_of("a", "b", "c")
     shares.note("c", 0.0, wants=True, done=0)
     shares.note("b", 1.0, wants=True, done=0)
+    assert shares.heir("c") == "b"
+    assert shares.heir("b") is None, "nobody else waits"
     shares.note("a", 2.0, wants=True, done=0)
+    assert shares.heir("c") == "b"
     shares.end_turn("c", 3.0)
     assert shares.has_turn("b")
 

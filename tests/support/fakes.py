@@ -116,6 +116,12 @@ class FakeProcess:
         self.yields = yields
         return yields or self.may_be_raised
 
+    def rename(self, worker, post, log) -> bool:
+        """Take another name, unless it has ended."""
+        if not self.exited:
+            self.worker, self.post, self.log = worker, post, log
+        return not self.exited
+
     def send(self, command) -> None:
         """Retain a command for the test to read."""
         self.commands.append(command)
@@ -451,7 +457,7 @@ class Node:
             return Checked(self.task, ("test",), {})
         if isinstance(command, Join):
             return Joined(command.group, self.task, {})
-        join = process.told(Join)[0]
+        join = process.told(Join)[-1]
         plan = self.state.history.open
         number = None if plan is None else self.numbers.get(plan.checkpoint.name)
         found = done(command.plan, join, number=number)

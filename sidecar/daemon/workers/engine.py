@@ -157,7 +157,11 @@ class LocalEngine:
 
     def starts_like(self, other: object) -> bool:
         """Return whether another engine starts equal processes, whose logs may lie elsewhere."""
-        return isinstance(other, LocalEngine) and self.launch == replace(other.launch, logs=self.launch.logs)
+        return (
+            isinstance(other, LocalEngine)
+            and self.host == other.host
+            and self.launch == replace(other.launch, logs=self.launch.logs)
+        )
 
     def release(self) -> None:
         """Do nothing: this machine's devices are free once its processes have ended."""

@@ -47,6 +47,19 @@ class WorkerLog:
         finally:
             os.close(folder)
 
+    def move(self, path: Path) -> None:
+        """Give the log another name, perhaps in another folder. Raises `OSError`, also on another filesystem."""
+        before = open_log_folder(self.path.parent)
+        try:
+            after = open_log_folder(path.parent)
+            try:
+                os.rename(self.path.name, path.name, src_dir_fd=before, dst_dir_fd=after)
+            finally:
+                os.close(after)
+        finally:
+            os.close(before)
+        self.path = path
+
     def appending(self) -> int:
         """Return a new descriptor of the log, on which each write appends."""
         return os.open(f"/proc/self/fd/{self._descriptor}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)

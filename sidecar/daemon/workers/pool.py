@@ -26,19 +26,22 @@ class Worker:
     """Hold the state of one worker process, as its reports describe it."""
 
     worker: str
-    placed: Placed
+    process: Process
+    placed: Placed  # its address
     progress: PhaseProgress
     ready: bool = False  # the framework is imported
     group: str | None = None
+    alone: bool = False  # its group is this process alone
     joined: Joined | None = None
     plan: int | None = None
     killed: bool = False
     yields: bool = False  # it computes only with what other programs leave
 
     @property
-    def process(self) -> Process:
-        """Return the process."""
-        return self.placed.process
+    def rests(self) -> bool:
+        """Return whether it waits for a command, ready for any: the run does not matter to it."""
+        is_waiting = self.ready and self.progress.phase in (WorkerPhase.STANDBY, WorkerPhase.IDLE)
+        return is_waiting and not self.killed and self.progress.halted is None
 
     @property
     def address(self) -> str:
@@ -62,6 +65,14 @@ class _Replica:
     slot: int
     active: Worker | None = None
     standby: Worker | None = None
+    warm: Worker | None = None  # was alone in the group of another run; takes the place of a standby that joins alone
+
+    def can_be_handed_over(self) -> list[Worker]:
+        """Return the workers that another run can use as they are, once all of them rest."""
+        standby, built = self.standby, self.active if self.active is not None else self.warm
+        is_able = standby is not None and not standby.killed and standby.progress.halted is None
+        is_built = built is not None and built.alone and built.rests
+        return [each for each, stays in ((standby, is_able), (built, is_built)) if each is not None and stays]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,16 +126,15 @@ class WorkerPool:
         return self._probe is not None and self._probe.worker == worker
 
     def release(self, idle_since: float) -> None:
-        """Kill the active workers that have been idle since then, so that other programs can use their GPUs."""
-        for replica in self._replicas:
-            active = replica.active
+        """Kill the workers that built the task and have been idle since then, so that others can use their GPUs."""
+        for worker in [each for replica in self._replicas for each in (replica.active, replica.warm)]:
             if (
-                active is not None
-                and not active.killed
-                and active.progress.phase == WorkerPhase.IDLE
-                and active.progress.since <= idle_since
+                worker is not None
+                and not worker.killed
+                and worker.progress.phase == WorkerPhase.IDLE
+                and worker.progress.since <= idle_since
             ):
-                self.kill(active)
+                self.kill(worker)
 
     def slots(self) -> tuple[Slot, ...]:
         """Return the slots for the heartbeat, with the workers that can be listed in a plan."""
@@ -160,6 +170,8 @@ class WorkerPool:
                 yield replica.active
             if replica.standby is not None:
                 yield replica.standby
+            if replica.warm is not None:
+                yield replica.warm
         yield from self._leaving
         if self._probe is not None:
             yield self._probe
@@ -169,10 +181,19 @@ class WorkerPool:
         replica = next(slot for slot in self._replicas if slot.standby and slot.standby.worker == worker)
         assert replica.standby is not None
         if replica.active is not None:
-            self.kill(replica.active)
-            self._leaving.append(replica.active)
-        replica.active, replica.standby = replica.standby, None
-        replica.active.group = command.group
+            self._leave(replica.active)
+        alone = len(command.members) == 1 and command.processes == 1
+        alone = alone and not command.options.get("always_cluster")  # a cluster has bound the worker's address
+        warm, replica.warm = replica.warm, None
+        if warm is not None and alone and not warm.killed and self._make_room(replica.standby):
+            self._take(warm, worker)
+            warm.placed, replica.standby.placed = replica.standby.placed, warm.placed  # the plan lists the address
+            replica.active = warm
+        else:
+            if warm is not None:
+                self._leave(warm)
+            replica.active, replica.standby = replica.standby, None
+        replica.active.group, replica.active.alone, replica.active.joined = command.group, alone, None
         replica.active.progress.begin(WorkerPhase.JOIN, now)
         replica.active.process.send(command)
 
@@ -235,6 +256,39 @@ class WorkerPool:
         worker.killed = True
         worker.process.kill()
 
+    def retire(self, *, keep_warm: bool) -> bool:
+        """Kill all workers, except those that can be handed over if `keep_warm`.
+
+        Return whether the others are gone and these rest, with a standby in each slot: a worker that was alone in its
+        group can only be alone again. A standby that imports the framework goes on, as another one would take longer.
+        """
+        keep_warm = keep_warm and self.keep_standby
+        kept = [worker for replica in self._replicas if keep_warm for worker in replica.can_be_handed_over()]
+        others = [worker for worker in self.all() if not any(worker is each for each in kept)]
+        for worker in others:
+            self.kill(worker)
+        is_complete = not keep_warm or all(replica.standby is not None for replica in self._replicas)
+        return not others and is_complete and all(worker.rests for worker in kept)
+
+    def hand_over(self, heir: "WorkerPool") -> None:
+        """Give all workers to the pool of another run, as its standbys. Its engine starts equal workers.
+
+        They get new names, because the name of a worker says to which daemon of which run it belongs.
+        """
+        for replica in self._replicas:
+            built = replica.active if replica.active is not None else replica.warm
+            heir.take_over(replica.slot, replica.standby, built)
+            replica.standby = replica.active = replica.warm = None
+
+    def take_over(self, slot: int, standby: Worker | None, built: Worker | None) -> None:
+        """Take the workers of a slot from the pool of another run: a standby, and one that was alone in its group."""
+        replica = self._replicas[slot]
+        replica.standby, replica.warm = standby, built
+        for worker in (standby, built):
+            if worker is not None:
+                worker.group = None
+                self._take(worker, self._new_name())
+
     def kill_all(self) -> None:
         """SIGKILL every worker process."""
         for worker in self.all():
@@ -261,14 +315,39 @@ class WorkerPool:
             for worker in self.all()
         )
 
+    def _leave(self, worker: Worker) -> None:
+        """Kill a worker that another one replaces."""
+        self.kill(worker)
+        self._leaving.append(worker)
+
+    def _take(self, worker: Worker, name: str) -> None:
+        """Have the events of a worker posted here, under a name. If it has ended, its old name got the last event."""
+        worker.worker = name
+        if not worker.process.rename(name, self.post, self.engine.log_of(name)):
+            self.post(name, Exited(0, "", why="it ended while it was given to another run"))
+
+    def _make_room(self, standby: Worker) -> bool:
+        """Give a standby a new name, so that another worker can have the one that a plan lists.
+
+        Return False if it has ended: its last event, which was posted under the old name, must not concern another one.
+        """
+        name = self._new_name()
+        renamed = standby.process.rename(name, self.post, self.engine.log_of(name))
+        standby.worker = name if renamed else standby.worker
+        return renamed
+
+    def _new_name(self) -> str:
+        """Return the name of a further worker."""
+        self._started += 1
+        return f"{self.name}.{self._started}"
+
     def _start(self, slot: int | None, now: float) -> Worker:
         """Start a worker process."""
-        self._started += 1
-        worker = f"{self.name}.{self._started}"
+        worker = self._new_name()
         running = {running.worker for running in self.all()}
         placed = self.engine.place(worker, slot, running=running, post=self.post, yields=self.yields)
         progress = PhaseProgress(since=now, heard=now, phase=placed.phase)
-        return Worker(worker=worker, placed=placed, progress=progress, yields=self.yields)
+        return Worker(worker=worker, process=placed.process, placed=placed, progress=progress, yields=self.yields)
 
     def _remove(self, worker: Worker) -> None:
         """Forget a worker that has ended, and release its port."""
@@ -281,3 +360,5 @@ class WorkerPool:
                 replica.active = None
             if replica.standby is worker:
                 replica.standby = None
+            if replica.warm is worker:
+                replica.warm = None

@@ -107,6 +107,12 @@ class Process(Protocol):
     def yield_processors(self, yields: bool) -> bool:
         """Let other programs have the processors first, or take turns with them; return False if that is forbidden."""
 
+    def rename(self, worker: str, post: Post, log: Path) -> bool:
+        """Post all further events under another name, to another run; move the log.
+
+        Return False if the last event was posted before: the caller gets none any more.
+        """
+
     def send(self, command: Command) -> None:
         """Send a command. If the worker is dead, nothing is raised here: its `Exited` event reports that."""
 
@@ -120,6 +126,7 @@ class WorkerProcess:
     def __init__(self, worker: str, process: ChildProcess, reports: BinaryIO, log: WorkerLog, post: Post) -> None:
         self._worker, self._process, self._log, self._post = worker, process, log, post
         self._reports = reports
+        self._posting, self._has_exited = threading.Lock(), False
         self._kills_before = _kills_for_memory()
         self._ended = threading.Event()
         self._reader = threading.Thread(target=self._read, name=f"reports-{worker}", daemon=True)
@@ -146,6 +153,16 @@ class WorkerProcess:
     def yield_processors(self, yields: bool) -> bool:
         """Let other programs have the processors first, or take turns with them; return False if that is forbidden."""
         return set_priority(self._process.pid, Priority.IDLE if yields else Priority.LOW)
+
+    def rename(self, worker: str, post: Post, log: Path) -> bool:
+        """Post all further events under another name, to another run; move the log, unless the disk forbids it."""
+        with self._posting:
+            if self._has_exited:
+                return False
+            self._worker, self._post = worker, post
+        with contextlib.suppress(OSError):
+            self._log.move(log)
+        return True
 
     def send(self, command: Command) -> None:
         """Send a command. Commands are far smaller than the buffer of the pipe, so this does not block."""
@@ -174,17 +191,17 @@ class WorkerProcess:
                         raise RecordError(f"{type(report).__name__} is a command")  # noqa: TRY301 - handled like a line that cannot be decoded
                 except RecordError as error:
                     message = f"the worker process sent an invalid report: {error}"
-                    self._post(self._worker, Failed(kind=FailureKind.WORKER_DIED, message=message))
+                    self._tell(Failed(kind=FailureKind.WORKER_DIED, message=message))
                     self.kill()
                     return
-                self._post(self._worker, report)
+                self._tell(report)
 
     def _wait(self) -> None:
         """Post the changes of the process until it ends, kill its children, and post `Exited`."""
         while self._was_halted_or_continued():
             # Without this call the same change would be reported again. The state may have changed once more by now.
             if change := os.waitid(os.P_PID, self._process.pid, _STATE_CHANGES | os.WNOHANG):
-                self._post(self._worker, Halted(change.si_code == os.CLD_STOPPED))
+                self._tell(Halted(change.si_code == os.CLD_STOPPED))
         status = self._process.wait()
         self._reader.join(_DRAIN_SECONDS)
         with contextlib.suppress(BrokenPipeError):
@@ -193,8 +210,14 @@ class WorkerProcess:
         self._limiter.join()
         self._shorten_log()
         memory_short = status == -signal.SIGKILL and _kills_for_memory() > self._kills_before
-        self._post(self._worker, Exited(status, self._log.tail(), memory_short))
+        self._tell(Exited(status, self._log.tail(), memory_short))
         self._log.close()
+
+    def _tell(self, event: Event) -> None:
+        """Post an event of the worker."""
+        with self._posting:
+            self._has_exited = isinstance(event, Exited)
+            self._post(self._worker, event)
 
     def _limit_log(self) -> None:
         """Shorten the log whenever it is too long, until the process has ended."""

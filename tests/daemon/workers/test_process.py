@@ -212,6 +212,22 @@ sys.exit(3)"""
     assert str(exited).startswith("the worker process exited with 3; its log ends: xxx")
 
 
+def test_a_worker_that_another_run_takes_over_reports_to_it_under_its_new_name(launched, tmp_path):
+    """Its log moves with it. Nobody takes over a process whose end was told."""
+    process, before = launched(speaking(tmp_path, 'input()\nprint("last words", flush=True)\nsys.exit(3)'))
+    inbox, log = queue.SimpleQueue(), tmp_path / "other" / "v.log"
+    assert process.rename("v", lambda *event: inbox.put(event), log)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert inbox.get(timeout=30) == ("v", Halted(True))
+    process.kill()
+    name, exited = inbox.get(timeout=30)
+    assert (name, type(exited)) == ("v", Exited)
+    assert before.empty()
+    assert (log.exists(), (tmp_path / "logs" / "w.log").exists()) == (True, False)
+    assert not process.rename("u", lambda *event: inbox.put(event), log)
+    assert inbox.empty()
+
+
 @pytest.mark.parametrize(("signal_", "more", "told"), [(9, 1, True), (9, 0, False), (6, 1, False)])
 def test_a_kill_for_lack_of_memory_is_told(launched, tmp_path, monkeypatch, signal_, more, told):
     """The kernel counts its kills; another signal, or a kill without a count, has another cause."""

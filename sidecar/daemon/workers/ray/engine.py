@@ -98,6 +98,10 @@ class RayWorker:
         """Change nothing: Ray reserves processors for it."""
         return not yields
 
+    def rename(self, worker: str, post: Post, log: Path) -> bool:
+        """Raise `AssertionError`: a cluster serves one run (`starts_like`)."""
+        raise AssertionError(f"{self.worker} cannot become {worker}, with the log {log}, for {post}")
+
     def send(self, command: Command) -> None:
         """Send a command."""
         self._helper.ask({"send": encode(command).decode(), "worker": self.worker})
