@@ -147,6 +147,7 @@ def daemon_from_settings(
                 identity.exports,
                 # An upload takes long, and must not stop the scans.
                 entries if bucket is None else BoundedCalls(most_hanging=2, now=clock.now),
+                room,
             ),
         ),
         saves=saves if bucket is None else bucket,

@@ -318,7 +318,7 @@ class Node:
         self.free: int | None = None  # bytes on the storage; None: nobody looks
         saves = ArtifactCleanup(self.run_dir)
         room = DiskBudget(pin_max_bytes, keep_free_bytes, lambda: self.free)
-        self.exports = Exports(self.run_dir, self.storage, exports)
+        self.exports = Exports(self.run_dir, self.storage, exports, room=room)
         pinner = BackgroundPinner(
             pins=self.run_dir / "pins",
             owner=node,

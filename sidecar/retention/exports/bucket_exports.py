@@ -7,6 +7,7 @@ which has both is whole. An object names the best export. Several nodes may uplo
 
 import contextlib
 import errno
+from collections.abc import Callable
 from typing import Final
 
 from sidecar.checkpoints.inspect import FETCHED
@@ -115,12 +116,13 @@ class BucketExports:
             remove_folder(pins, name)
         return is_new
 
-    def give_back(self, name: str) -> bool:
+    def give_back(self, name: str, require_room: Callable[[int], None]) -> bool:
         """Fetch an export into a pin of this node, and leave it where it is: other nodes need it, too."""
         with open_folder(self._root) as state, state.folder(PINS, make=True) as pins:
             with contextlib.suppress(FileNotFoundError):
                 pins.stat(name)
                 return False  # it is pinned again already
+            require_room(sum(found.size for found in self._listed.get(name, {}).values()))
             temporary = removed_name()
             try:
                 with pins.folder(temporary, make=True) as folder:

@@ -7,7 +7,7 @@ functions block for as long as the storage does, and raise OSError. `bucket_expo
 import contextlib
 import errno
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -64,8 +64,11 @@ class OpenExports(Protocol):
     def take_pin(self, checkpoint: Checkpoint) -> bool:
         """Make an export of a pin, and return whether this call did it. The manifest must be in the pin already."""
 
-    def give_back(self, name: str) -> bool:
-        """Make a pin of an export, and return whether that was done: its checkpoint is to be evaluated again."""
+    def give_back(self, name: str, require_room: Callable[[int], None]) -> bool:
+        """Make a pin of an export, and return whether that was done: its checkpoint is to be evaluated again.
+
+        `require_room` raises `NoRoomError` unless so many more bytes may be held.
+        """
 
     def remove(self, name: str) -> None:
         """Remove an export."""
@@ -167,8 +170,9 @@ class ExportFolder:
             pins.sync()
         return True
 
-    def give_back(self, name: str) -> bool:
-        """Rename an export to a pin."""
+    def give_back(self, name: str, require_room: Callable[[int], None]) -> bool:
+        """Rename an export to a pin, which takes no more room."""
+        del require_room
         with open_folder(self.root) as state, state.folder(PINS, make=True) as pins:
             try:
                 self.folder.rename(name, name, pins)

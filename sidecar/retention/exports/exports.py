@@ -31,7 +31,9 @@ from sidecar.retention.exports.export_folder import (
 )
 from sidecar.retention.exports.export_manifest import Manifest, files_of, manifest_of, write_manifest
 from sidecar.retention.exports.export_report import NO_EXPORTS, Change, ExportChange, ExportsReport
+from sidecar.retention.pins.disk_budget import DiskBudget
 from sidecar.retention.pins.policy import Fate, PinPolicy
+from sidecar.retention.pins.usage import pins_bytes, pins_bytes_alone
 from sidecar.retention.saves.comparison import Comparison, value_of
 from sidecar.system.bounded_calls import Calls, HangingError, call_directly
 from sidecar.system.bucket_folder import BucketState
@@ -55,6 +57,7 @@ class Exports:
     # The exports that this node's settings ask for; None: this node only makes exports for other nodes.
     rule: ExportRule | None = None
     calls: Calls = call_directly  # makes calls that may hang
+    room: DiskBudget = field(default_factory=DiskBudget)  # for pins
     _comparisons: "ComparisonStore | None" = None
     _successes: dict[int, Closed] = field(default_factory=dict)
     _written: dict[str, tuple[object, ...]] = field(default_factory=dict)  # what the manifests say, by export
@@ -255,13 +258,19 @@ class Exports:
                 checkpoint = closed.checkpoint
                 match policy.fate_of_export(checkpoint, closed.plan.plan):
                     case Fate.RETURNS:
-                        if exports.give_back(name):
+                        if exports.give_back(name, self._require_room):
                             self._changes.append(ExportChange(Change.RETURNED, checkpoint.name))
                     case Fate.GOES if name in unneeded:
                         exports.remove(name)
                         self._changes.append(ExportChange(Change.REMOVED, checkpoint.name))
                     case Fate.GOES:
                         self._unneeded.add(name)
+
+    def _require_room(self, size: int) -> None:
+        """Raise `NoRoomError` unless a pin of that size may be fetched, as for any other pin."""
+        pins = self.root / PINS
+        self.room.require(size, partial(pins_bytes, pins), partial(pins_bytes_alone, pins))
+        self.room.require_copy(size)
 
     def _origin(self, exports: OpenExports, name: str, policy: PinPolicy) -> Closed | None:
         """Return the evaluation of an export, if the journal confirms its manifest or ranks it."""

@@ -10,6 +10,7 @@ from retention.exports.conftest import RULE, evaluate, exporting, pinned, requeu
 from sidecar.checkpoints.inspect import verify
 from sidecar.retention.exports.export_folder import opened_exports
 from sidecar.retention.exports.exports import Exports
+from sidecar.retention.pins.disk_budget import DiskBudget
 from sidecar.system.bucket_folder import BucketState
 from sidecar.system.confined import open_folder
 from sidecar.system.object_store import BucketError, ObjectStore
@@ -79,6 +80,20 @@ def test_the_best_two_are_in_the_bucket_and_only_there(remote, bucket, tmp_path)
         exports.fetch(name, folder.folder("fetched", make=True))
         assert exports.bytes() >= sum(file.size for each in found.values() for file in each.files) > 0
     assert verify(tmp_path / "fetched", "ckpt-4")[:12] == name.rpartition("@")[2]
+
+
+def test_a_requeued_one_is_not_fetched_onto_a_disk_without_room(remote):
+    """It takes as much room as any other pin. The reason is told, and it is fetched once there is room."""
+    evaluate(remote, 0.9, 0.8)
+    requeue(remote, "ckpt-1")
+    remote.exports.room = DiskBudget(keep_free=1000, free=lambda: remote.free)
+    remote.free = 10
+    pass_time(10, remote)
+    assert any("keep_free_bytes" in str(fields) for _, fields in remote.log.events)
+    assert pinned(remote) == []
+    remote.free = 1 << 30
+    pass_time(20, remote)
+    assert remote.history.newest.plan.checkpoint.name == "ckpt-1"
 
 
 def test_a_requeued_one_is_fetched_and_measured_again(remote):
