@@ -67,13 +67,18 @@ class ReadAhead:
             if self._is_first:
                 yield from ((PATH, SNAPSHOT.size + 1), (PLAIN_PATH, 1))
         elif key.startswith(f"{FOLDER}/"):
-            yield from ((found.key, HEARTBEAT.size + 1) for found in self._listed.get(FOLDER, (0.0, []))[1])
+            yield from self._heartbeats()
         elif match := _RECORD.fullmatch(key):
             numbers = range(int(match[1]), int(match[1]) + _MOST_PLANS)
             records = {plan_path(number): PLAN_BYTES + 1 for number in numbers}
             records |= {outcome_path(number): OUTCOME_BYTES + 1 for number in numbers}
             listed = (found.key for folder in JOURNAL_FOLDERS for found in self._listed.get(folder, (0.0, []))[1])
             yield from ((path, records[path]) for path in listed if path in records)
+            yield from (each for each in self._heartbeats() if each[0] not in self._found)
+
+    def _heartbeats(self) -> list[tuple[str, int]]:
+        """Return the keys of the heartbeats that were listed, and the most bytes of each."""
+        return [(found.key, HEARTBEAT.size + 1) for found in self._listed.get(FOLDER, (0.0, []))[1]]
 
     def _ask(self, most_of: Mapping[str, int], folders: Iterable[str]) -> None:
         """Ask for objects and listings at the same time, and forget older answers."""

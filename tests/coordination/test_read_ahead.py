@@ -11,6 +11,7 @@ from sidecar.coordination.object_storage import ObjectStorage
 from sidecar.coordination.read_ahead import ReadAhead
 from sidecar.coordination.run import read_run
 from sidecar.coordination.snapshot import take
+from sidecar.protocol.record_limits import HEARTBEAT
 from sidecar.system.object_store import StoredObject
 
 
@@ -36,7 +37,7 @@ class Rounds:
 
 @pytest.mark.parametrize(("snapshot", "most"), [(False, 2), (True, 2)])
 def test_a_journal_takes_a_few_rounds(tmp_path, snapshot, most):
-    """The run, its snapshot and the listings come first, then all records behind the snapshot; nothing stays old."""
+    """The run, its snapshot and the listings come first, then records and heartbeats together; nothing stays old."""
     place = Place(tmp_path, "s3://b/state")
     place.evaluate(*range(30), saves=0)
     run, history = read_run(place.storage), read_history(place.storage)
@@ -44,13 +45,14 @@ def test_a_journal_takes_a_few_rounds(tmp_path, snapshot, most):
         assert snapshot_store.write(place.storage, take(history, run)) is None
         place.evaluate(*range(30, 60), saves=0)
         history = read_history(place.storage)
-    now, objects = [100.0], Rounds(place.files())
+    now, objects = [100.0], Rounds(place.files() | {"members/n.json": b"a heartbeat"})
     storage = ObjectStorage(ReadAhead(objects, lambda: now[0]), "s3://b/state")
     assert read_run(storage) == run
     journal = Journal(storage, run)
     found = snapshot_store.resume(storage, journal)
     records = list(journal.read_to_end())
     assert (found is not None, journal.through, len(records)) == (snapshot, history.through, 60)
+    assert [storage.read(f"members/{name}", HEARTBEAT.size) for name in storage.names("members")] == [b"a heartbeat"]
     assert len(objects.rounds) <= most, objects.rounds
     assert not any("snapshot.json.gz" in asked for asked in objects.rounds[1:])
     place.evaluate(99, saves=0)

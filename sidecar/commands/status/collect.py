@@ -207,6 +207,8 @@ class RunObserver:
         run = read_run(self.storage)
         if self._reader is None or run != self._reader.run_id:  # the first call, or a new run began in the directory
             self._reader = None if run is None else RunReader.begin(self.storage, run)
+            if self._reader is not None:
+                self._reader.read_journal()  # before the heartbeats, which a `ReadAhead` brings with it
         if self._reader is None:
             return False
         times = self.clock.now(), self.clock.wall() if self.trusts_times else None
