@@ -60,7 +60,7 @@ class _Table:
         self.places[slot] = len(self.block)
         self.block += entry
         self.count += 1
-        if 3 * self.count >= 2 * len(self.places):
+        if 2 * self.count >= len(self.places):
             self._grow()
         return True
 

@@ -52,6 +52,7 @@ TOPICS = (
     "nodes",
     "ray",
     "soak",
+    "following",
     "early_stop",
     "many_looks",
     "coverage",
