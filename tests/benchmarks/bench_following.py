@@ -1,4 +1,4 @@
-"""What two real daemons hold after 20,000 evaluations that another program writes into their journal."""
+"""Measure what two real daemons hold after 20,000 evaluations that another program writes into their journal."""
 
 import json
 import time
