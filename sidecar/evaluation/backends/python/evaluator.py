@@ -188,6 +188,9 @@ class PythonEvaluator:
             batch = None if reader.sharding == "own" else next(self._sources[reader.name].first_prepared(), None)
             if batch is not None:
                 self._measurement = self._measurements[reader.name]
+                if self._shard.rank:  # what a model keeps of the first examples that it sees then differs from rank 0
+                    *_, last = told_apart(examples := reader.examples_in(batch))
+                    tried(partial(self._predict_part, batch, examples), last)
                 output = self._draws.run(reader.name, 0, partial(self._run, reader, batch))
                 outputs[place] = summary(self._measurement.predictions(output.arrays))
         return outputs

@@ -1,6 +1,7 @@
 """The python backend without processes: any data that numpy can hold, any model, and the same bits for all ranks."""
 
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -255,6 +256,19 @@ def test_what_a_model_keeps_of_the_first_examples_is_refused_by_one_worker(check
 
     given = task(load=Kept, predict=lambda model, x: model.predict(x), batch_size=batch_size)
     assert "a second model" in refused(given, checkpoint, tmp_path / "a")
+
+
+def test_what_a_function_keeps_of_the_first_examples_is_refused_by_two_workers(checkpoint, tmp_path):
+    """Each process has its own variables, and workers see other examples first; a single worker cannot know."""
+    kept = threading.local()  # a thread stands for each worker
+
+    def predict(model, x):
+        if not hasattr(kept, "mean"):
+            kept.mean = x.mean(axis=0)
+        return (x - kept.mean) @ model
+
+    given = task(predict=predict, batch_size=16)
+    assert [end.kind for end in run(given, checkpoint, tmp_path / "a", 2)] == ["mismatch"] * 2
 
 
 def test_a_split_at_random_is_refused_with_the_remedy(checkpoint, tmp_path):
