@@ -22,7 +22,7 @@ from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED, are_equal
-from sidecar.evaluation.row_comparison import kept_by_size, rows_differ, told_apart
+from sidecar.evaluation.row_comparison import FEW, kept_by_size, rows_differ, told_apart
 from sidecar.evaluation.states import SetStates
 
 RequireEqual = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]], str], None]
@@ -212,7 +212,7 @@ def tried(predict: Callable[[_Places], _Output], places: _Places) -> _Output | N
 
 def _require_told_apart(predict: Predict, examples: int) -> None:
     """Raise `EvaluationError` if examples get what the model predicted for as many others before."""
-    begin, _, end = told_apart(examples)
+    begin, _, end = told_apart(examples, FEW)
     first, last = (tried(predict, places) if begin.stop else None for places in (begin, end))
     if first is None or last is None or not are_equal(first.arrays, last.arrays):
         return

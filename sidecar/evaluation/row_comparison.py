@@ -21,7 +21,7 @@ TOLERANCE: Final = 1e-4
 value."""
 
 _SMALL: Final = 32  # examples of a batch whose halves cost little
-_FEW: Final = 3
+FEW: Final = 3
 """Number of examples that are evaluated on their own, at most. It is the same everywhere: some libraries prepare much
 for each new shape."""
 
@@ -55,16 +55,17 @@ def few_of(examples: int, number: int) -> tuple[slice, ...] | None:
     """
     if number and examples > 1:
         middle = examples // 2 | 1
-        return (slice(middle, min(middle + _FEW, examples)),)
-    return halves_of(examples) if examples <= _SMALL else (slice(0, _FEW), slice(examples - _FEW, examples))
+        return (slice(middle, min(middle + FEW, examples)),)
+    return halves_of(examples) if examples <= _SMALL else (slice(0, FEW), slice(examples - FEW, examples))
 
 
-def told_apart(examples: int) -> tuple[slice, slice, slice]:
+def told_apart(examples: int, most: int = 8) -> tuple[slice, slice, slice]:
     """Return the places of some examples at the beginning of a batch, then those of a division into two parts.
 
     The second part has as many examples as the first slice: what is kept by the number of examples is wrong for it.
+    `most`: limit of that number. Ranks within a few examples, say, may be the same by chance.
     """
-    size = min(_FEW, examples // 2)
+    size = min(most, examples // 2)
     return slice(0, size), slice(0, examples - size), slice(examples - size, examples)
 
 

@@ -50,6 +50,7 @@ from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.predictions_columns import PredictionsColumns
 from sidecar.evaluation.repeatability import RandomDraws
 from sidecar.evaluation.row_comparison import (
+    FEW,
     few_of,
     halves_of,
     have_alike_rows,
@@ -189,7 +190,7 @@ class PythonEvaluator:
             if batch is not None:
                 self._measurement = self._measurements[reader.name]
                 if self._shard.rank:  # what a model keeps of the first examples that it sees then differs from rank 0
-                    *_, last = told_apart(examples := reader.examples_in(batch))
+                    *_, last = told_apart(examples := reader.examples_in(batch), FEW)
                     tried(partial(self._predict_part, batch, examples), last)
                 output = self._draws.run(reader.name, 0, partial(self._run, reader, batch))
                 outputs[place] = summary(self._measurement.predictions(output.arrays))
@@ -328,7 +329,7 @@ class PythonEvaluator:
         second, self._second = self._second, None
         if second is None:
             return
-        first, _, last = told_apart(examples)
+        first, _, last = told_apart(examples, FEW)
         one = tried(predict, first) if first.stop else None
         places = slice(0, examples) if one is None else first
         one = predict(places) if one is None else one

@@ -361,3 +361,13 @@ def test_collate_functions_that_halves_do_not_suit(evaluate, kind):
 
     notes = evaluate(task(eval_sets={"test": source}, batch_size=None)).notes
     assert not any("batch" in note for note in notes)
+
+
+def test_a_loss_of_ranks_in_the_batch_is_noted(evaluate):
+    """A few examples at both ends of a batch may have the same ranks by chance, so nothing is kept by their number."""
+
+    def ranked(predictions, y):
+        return (predictions[:, 1].argsort().argsort().float() / len(predictions) - y) ** 2
+
+    (note,) = evaluate(task(loss=ranked, metrics=None)).notes
+    assert note.startswith("loss depends on how examples are divided")
