@@ -43,7 +43,10 @@ _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _NAME: Final = re.compile(r'Path "([^"]{1,200})')
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
-_NOT_UNDERSTOOD: Final = re.compile(r"Got invalid|Invalid last modified")
+_NOT_UNDERSTOOD: Final = re.compile(
+    r"Got invalid|Invalid last modified|year -?\d+ is out of range|following redirect"
+    r"|non-partial response|Content-Range|CONTENT_RANGE|Requested \d+\.\.\d+, got"
+)
 _REFUSED: Final = (401, 403)
 _REMEDIES: Final = {
     **dict.fromkeys(
@@ -371,7 +374,7 @@ class ObjectStore:
         if remedy or kind in ("PermissionDeniedError", "UnauthenticatedError") or status in _REFUSED:
             remedy = remedy or f"allow {_RIGHTS[self.scheme][action]} for {where}"
             return BucketError(errno.EACCES, f"the server refused it{code}: {remedy}", where)
-        if 300 <= status < 400:  # noqa: PLR2004 - a redirection, to the region of the bucket
+        if 300 <= status < 400 and kind != "NotModifiedError":  # noqa: PLR2004 - a redirection, to the region
             return BucketError(errno.EREMOTE, f"the bucket is elsewhere{code}: set AWS_REGION to its region", where)
         if status == 501:  # noqa: PLR2004 - not implemented
             return BucketError(errno.ENOTSUP, f"the server cannot do that{code}", where)
@@ -422,8 +425,11 @@ class ObjectStore:
 
 
 def _quoted(etag: str | None) -> str:
-    """Return an etag in quotes, as answers and conditions have it, and the listings of Azure do not; empty if None."""
-    return "" if etag is None else '"' + etag.strip('"') + '"'
+    """Return an etag in quotes, as answers and conditions have it, and the listings of Azure do not; empty if None.
+
+    A proxy that could compress an answer calls its etag weak, which the listing of the same object does not.
+    """
+    return "" if etag is None else '"' + etag.removeprefix("W/").strip('"') + '"'
 
 
 def _first(error: BaseException) -> BaseException:

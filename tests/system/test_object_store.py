@@ -120,8 +120,9 @@ def test_many_requests_at_once_answer_as_each_of_them_does(server, store):
         page([("run/a", 1, '"x"', "yesterday")]),
         page([("run/a", 1, '"x"')]).replace(b"run/a", b"run/\xff\xfe"),
         page([("run/a", "-1", '"x"')]),
+        page([("run/a", 1, '"x"', "+262142-01-01T00:00:00Z")]),
     ],
-    ids=["empty", "torn", "json", "odd_time", "not_utf8", "negative_size"],
+    ids=["empty", "torn", "json", "odd_time", "not_utf8", "negative_size", "far_future"],
 )
 def test_an_answer_that_is_not_one_of_an_object_store_is_named(server, store, body):
     """The server answers, so the network is not to blame."""
@@ -200,6 +201,30 @@ def test_a_wrong_number_of_bytes_is_an_error(server, store):
     body = b"1" * 50
     server.answer = lambda *_: (206, {"ETag": '"x"', "Content-Range": "bytes 0-49/100"}, body)
     assert failed(lambda: store.read("a", '"x"', 0, 10)).errno in (errno.EIO, errno.ETIMEDOUT)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (200, {"ETag": '"x"'}),
+        (206, {"ETag": '"x"'}),
+        (206, {"ETag": '"x"', "Content-Range": "bytes 50-59/100"}),
+        (206, {"ETag": '"x"', "Content-Range": "bytes -5-4/10"}),
+        (302, {"Location": "/b/run/a"}),
+    ],
+    ids=["whole", "no_range", "other_range", "negative_range", "in_circles"],
+)
+def test_a_part_that_nobody_asked_for_is_not_taken_for_silence(server, store, status, headers):
+    """A proxy that does not know ranges is to blame, and not the network."""
+    server.answer = lambda *_: (status, headers, b"1" * 10)
+    assert "not that of an object store" in str(failed(lambda: store.read("a", '"x"', 0, 10)))
+
+
+def test_an_etag_that_a_proxy_calls_weak_is_the_same(server, store):
+    """The listing has it without the mark. The number of bytes is compared all the same."""
+    server.answer = lambda *_: (206, {"ETag": 'W/"x"', "Content-Range": "bytes 0-9/10"}, b"1" * 10)
+    assert store.read("a", '"x"', 0, 10) == b"1" * 10
+    assert failed(lambda: store.read("a", '"y"', 0, 10)).errno == errno.ESTALE
 
 
 def test_too_many_objects_are_refused(server, store, monkeypatch):
