@@ -48,6 +48,7 @@ class BucketMirror:
     _ignored: dict[str, str] = field(default_factory=dict)  # by key: why there is no stub
     _listed_at: float = float("-inf")
     _blocks: "OrderedDict[tuple[StoredObject, int], bytes]" = field(default_factory=OrderedDict)
+    _read_at: float = float("-inf")  # when a block was read, or was there already
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def refresh(self, *, at_once: bool = False) -> None:
@@ -55,6 +56,7 @@ class BucketMirror:
         now = self.clock.now()
         if not at_once and now < self._listed_at + _DUE * self.seconds:
             return
+        self._forget_blocks(now)
         listed = {found.key: found for found in self.store.listing()}
         if not listed and self._objects and self.store.beginning(next(iter(self._objects)), 1):
             # A login page of a network, which answers everything, reads like an empty listing.
@@ -102,6 +104,7 @@ class BucketMirror:
         """Return a part of an object, in blocks that are kept for a while. Raises `BucketError`."""
         if end - start > _MOST_AT_ONCE:
             return self._read(listed, start, end)
+        self._read_at = self.clock.now()
         first, last = start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)
         known = {number: block for number in range(first, last) if (block := self._block(listed, number)) is not None}
         missing = [number for number in range(first, last) if number not in known]
@@ -129,6 +132,12 @@ class BucketMirror:
             while len(self._blocks) > _MOST_BLOCKS:
                 self._blocks.popitem(last=False)
         return block
+
+    def _forget_blocks(self, now: float) -> None:
+        """Free the memory of the blocks if nobody has read one for as long as between two listings."""
+        if now >= self._read_at + self.seconds:
+            with self._lock:
+                self._blocks.clear()
 
     def _remove(self, key: str) -> None:
         """Remove the stub of an object, and the folders above it that are empty now: they would be listed for ever."""

@@ -119,6 +119,15 @@ def test_an_object_is_read_in_blocks_that_are_kept(bucket):
         assert file.read(5) == content[BLOCK : BLOCK + 5]
         assert len(bucket.server.requests) == sent + 3
     assert read_file(bucket.folder, "a", limit=10**7) == content
+    with open_file(bucket.folder, "a") as file:
+        counts = []
+        for wait in (False, False, True):
+            if wait:
+                bucket.scan()
+            sent = len(bucket.server.requests)
+            read_at(file, 30, 0)
+            counts.append(len(bucket.server.requests) - sent)
+        assert counts[1:] == [0, 1], "a daemon that is idle holds no 2 MiB of blocks"
     bucket.server.objects["run/b"] = content
     bucket.scan()
     del bucket.server.objects["run/a"], bucket.server.objects["run/b"]
