@@ -164,7 +164,14 @@ class Daemon:
             wants, unlisted_since = self._wants_workers(supervisor, now), self._unlisted_since(now)
             done = self.runner.ended + (supervisor.task is not None)
             evaluated = self.state.history.open is not None
-            self.turn.take(now, wants=wants, done=done, evaluated=evaluated, unlisted_since=unlisted_since)
+            self.turn.take(
+                now,
+                wants=wants,
+                done=done,
+                evaluated=evaluated,
+                unlisted_since=unlisted_since,
+                may_fill=not self.shutdown.begun,
+            )
         may_start = self.turn is None or self.turn.may_start()
         filling, evaluating = not self.shutdown.begun, self.state.history.open is not None
         waiting = self.state.timers.work_waiting

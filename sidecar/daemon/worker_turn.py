@@ -40,12 +40,21 @@ class WorkerTurn:
     _ends_since: float | None = None  # since when the turn is to end, and plans must not list the workers any more
     _fills: bool = False  # whether missing standbys are started although the turn ends, for the heir
 
-    def take(self, now: float, *, wants: bool, done: int, evaluated: bool, unlisted_since: float | None) -> None:
+    def take(
+        self,
+        now: float,
+        *,
+        wants: bool,
+        done: int,
+        evaluated: bool,
+        unlisted_since: float | None,
+        may_fill: bool = True,
+    ) -> None:
         """Note whether this run has use for workers, and end its turn if another run waits.
 
         `done`: pieces of work that were done so far. `evaluated`: whether a plan of the run is open, on any node.
         `unlisted_since`: the time since which the workers must not be offered, so that no plan lists them now; None: a
-        plan may list them.
+        plan may list them. `may_fill`: the daemon starts missing standbys, so that all can be handed over.
         """
         workers = self.supervisor.workers
         self.turn.note(now, wants=wants, done=done, evaluated=evaluated)
@@ -57,7 +66,7 @@ class WorkerTurn:
             self._ends_since = now
         if unlisted_since is None or self._ends_since > unlisted_since:
             return
-        heir = self._heir(now)
+        heir = self._heir(now) if may_fill else None
         self._fills = heir is not None
         if workers.retire(keep_warm=heir is not None):
             if heir is not None:

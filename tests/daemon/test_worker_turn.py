@@ -97,6 +97,18 @@ def test_workers_are_offered_again_if_no_other_run_waits_any_more(supervisor, tu
     assert supervisor.workers.slots()[0].standby == worker.worker
 
 
+def test_a_daemon_that_leaves_does_not_wait_for_a_standby_that_it_never_starts(supervisor, turn):
+    """The other run gets its turn at once, and starts workers of its own."""
+    turn.supervisor_of = lambda _: supervisor
+    turn.turn.begun = turn.turn.over = True
+    found = {"wants": True, "done": 0, "evaluated": False, "unlisted_since": 20.0}
+    turn.take(10.0, **found)
+    assert turn.turn.ended_at is None
+    assert turn.may_start(), "the other run needs a standby"
+    turn.take(11.0, **found, may_fill=False)
+    assert turn.turn.ended_at == 11.0
+
+
 def turn_of(node, shares, run, others=()):
     """The turn of a run, on a node that has these others."""
     found = {name: other.daemon.supervisor for name, other in dict(others).items()}
