@@ -216,6 +216,8 @@ def status_pages(browser: Browser, run: FinishedRun) -> None:
         page.context.close()
     page = opened(browser, f"{run.url}/#evaluation-{run.plan}", **STATUS["status-light.png"])
     page.wait_for_selector("#details-title")
+    page.get_by_text("Examples that changed against the best").click()
+    page.locator(".changed img").first.wait_for()
     page.screenshot(path=FOLDER / EVALUATION)
     page.context.close()
 

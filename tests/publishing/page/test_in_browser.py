@@ -588,6 +588,20 @@ def test_a_first_bad_value_does_not_flatten_the_others(run, serve, visit):
     assert page.url.endswith("?all")
 
 
+def test_a_metric_that_has_settled_is_drawn(run, serve, visit):
+    """Values that differ by rounding, and tiny ones, have an axis."""
+    for plan in range(1, 21):
+        number = 1 - 5e-10 * 0.8**plan
+        run.plan(f"epoch-{plan:02}.keras", plan)
+        settled = {"a": value(number), "b": value(3 * number, lower=0.0, upper=4.0), "c": value(-1e-12)}
+        run.succeed({"test": settled | {"d": value(1e-10 * number), "e": value(1e-9 / plan)}})
+    page = visit(serve(run).url)
+    for card in page.locator(".card").all():
+        card.scroll_into_view_if_needed()
+        card.locator("canvas").wait_for()
+    drawn(page, 20)
+
+
 def test_the_axis_shows_times_or_the_order(run, serve, visit):
     """The newest point of time is at the right, even if its step is lower."""
     for plan, step in enumerate((100, 300, 200), 1):
@@ -800,7 +814,7 @@ def test_hostile_names(tmp_path, serve, visit):
 
 @pytest.mark.nightly
 def test_two_thousand_evaluations_of_twenty_metrics(run, serve, visit):
-    """The first chart is there soon, and a new result costs the browser little. Bounds are in seconds of CPU."""
+    """The first chart is there soon, and a new result and a frame of a drag cost little. Bounds are seconds of CPU."""
     for plan in range(1, 2001):
         numbers = {f"metric-{place:02}": value(accuracy(plan) * place, lower=0.0, upper=1.0) for place in range(20)}
         run.plan(f"ckpt-{plan}", plan)
@@ -822,6 +836,21 @@ def test_two_thousand_evaluations_of_twenty_metrics(run, serve, visit):
     spent = {name: after[name] - before[name] for name in before}
     print(f"start {before}, update {spent}")  # noqa: T201 - a measurement
     assert spent["ScriptDuration"] < 2
+    session.send("Performance.disable")
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})  # on a busy machine, too
+    page.evaluate("window.frames60 = 0; const count = () => { frames60++; requestAnimationFrame(count); }; count()")
+    box = page.locator(".card .u-over").first.bounding_box()
+    page.mouse.move(box["x"] + 10, box["y"] + 40)
+    page.mouse.down()
+    began, frames = cpu(session), page.evaluate("frames60")
+    page.mouse.move(box["x"] + box["width"] - 10, box["y"] + 60, steps=200)
+    frames = page.evaluate("frames60") - frames
+    dragged = cpu(session)["TaskDuration"] - began["TaskDuration"]
+    page.mouse.up()
+    drawn_charts = page.locator(".card canvas").count()
+    print(f"drag: {1000 * dragged / frames:.2f} ms a frame, {frames} frames, {drawn_charts} charts")  # noqa: T201
+    assert frames > 20
+    assert dragged / frames < 1 / 60
     size = len(get(server, "/api/curve?set=test&metric=metric-03&points=700"))
     assert size < 400_000
 

@@ -13,6 +13,8 @@ const BAND = "38"; // opacity of an interval, in hexadecimal digits
 const LEAST_DRAG = 6; // CSS pixels; less is a click
 const DOUBLE_CLICK = 300; // milliseconds
 const LEAST_ROBUST = 10; // values; fewer are always shown all
+const LEAST_SPAN = 1e-9; // of an axis of values, as a share of them; less is rounding
+const NARROW = 1e-6; // span of an axis, of which uPlot itself would leave nothing: it rounds the ends to nine decimals
 const DAY = 86400;
 
 /** Return a colour of the style sheet. */
@@ -95,8 +97,15 @@ export function robustRange(values, bounds) {
   if (sorted.length < LEAST_ROBUST) return [least, most];
   const quantile = (share) => sorted[Math.round(share * (sorted.length - 1))];
   const [low, high] = [quantile(0.05), quantile(0.95)];
-  if (low === high) return [least, most];
+  if (high - low <= LEAST_SPAN * Math.max(Math.abs(low), Math.abs(high))) return [least, most];
   return [Math.max(least, low - (high - low)), Math.min(most, high + (high - low))];
+}
+
+/** Return the range of an axis for values that differ little. */
+function narrowRange(from, to) {
+  const size = Math.max(Math.abs(from), Math.abs(to)), middle = (from + to) / 2;
+  const half = 0.6 * (from === to ? size : Math.max(to - from, LEAST_SPAN * size));
+  return [from < 0 ? middle - half : Math.max(0, middle - half), middle + half];
 }
 
 /** A chart of the curves of one metric. `choose({ base, plan })` is called when a point is clicked or entered, `drew()` after each
@@ -172,7 +181,8 @@ export class Chart {
       if (log) [from, to] = [10 ** from, 10 ** to];
     }
     if (from === null || to === null) return [from, to];
-    return log ? uPlot.rangeLog(from, to, 10, true) : uPlot.rangeNum(from, to, 0.1, true);
+    if (log) return uPlot.rangeLog(from, to, 10, true);
+    return to - from < NARROW && (from || to) ? narrowRange(from, to) : uPlot.rangeNum(from, to, 0.1, true);
   }
 
   /** Return where a line has a gap: before a point that cannot be compared with the one before it. */
