@@ -27,11 +27,18 @@ LABELS: Final = "\0labels"
 UNTESTED: Final = "\0untested"
 """Stands among the names of metrics for "parts of a batch cannot be evaluated"."""
 
+LOGITS: Final = "\0logits"
+"""Stands among the names of metrics for predictions that a metric takes for probabilities, though they are none."""
+
 _STATE: Final = "by_batch"  # not the name of a state of a metric: these contain a slash
 _SIZE: Final = "another batch size gives another number"
 _NOTES: Final = {
     MODEL: f"the model's predictions for an example depend on the other examples of its batch; {_SIZE}",
     LABELS: f"labels or weights of an example depend on the other examples of its batch; {_SIZE}",
+    LOGITS: (
+        "predictions are not all from 0 to 1, and a metric compares them with thresholds from 0 to 1: let the last "
+        "layer end in a sigmoid, or write from_logits=True for AUC and thresholds=0 for Precision and Recall"
+    ),
     UNTESTED: (
         "parts of a batch cannot be evaluated, so it is not known whether the numbers depend on the size of batches"
     ),
@@ -43,11 +50,11 @@ class BatchDependence:
 
     The findings of an evaluation hold for later ones: a later checkpoint may hide them.
 
-    `names`: all metrics that may depend on the batches. `MODEL`, `LABELS` and `UNTESTED` are added.
+    `names`: all metrics that may depend on the batches. `MODEL`, `LABELS`, `LOGITS` and `UNTESTED` are added.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = (*dict.fromkeys(names), MODEL, LABELS, UNTESTED)
+        self._names = (*dict.fromkeys(names), MODEL, LABELS, LOGITS, UNTESTED)
         self._found: dict[str, set[str]] = {}
 
     def add(self, eval_set: str, names: Iterable[str]) -> None:
@@ -82,7 +89,7 @@ class BatchDependence:
 
     def refuse(self, states: SetStates, eval_set: str, sharding: Division) -> None:
         """Raise `EvaluationError` if a number depends on batches that depend on the number of workers."""
-        found = [name for name in self._found_by_any(states) if name != UNTESTED]
+        found = [name for name in self._found_by_any(states) if name not in (LOGITS, UNTESTED)]
         if not found or sharding not in ("own", "files"):
             return
         which = (

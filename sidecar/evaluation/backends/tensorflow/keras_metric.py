@@ -213,6 +213,16 @@ def label_of(metric: Any) -> str:
     return f"metric {metric.name!r} ({type(metric).__name__})"
 
 
+def takes_probabilities(metric: Any) -> bool:
+    """Return whether a metric of Keras compares predictions with thresholds from 0 to 1 that nobody chose."""
+    if class_named(metric, "AUC") is not None:
+        return not getattr(metric, "_from_logits", False) and not getattr(metric, "_init_from_thresholds", False)
+    if class_named(metric, "SensitivitySpecificityBase") is not None:
+        return True
+    is_of_classes = any(class_named(metric, name) is not None for name in ("Precision", "Recall"))
+    return is_of_classes and metric.init_thresholds is None and metric.top_k is None
+
+
 def goal_of(metric: Any) -> Goal:
     """Return whether larger or smaller numbers of a metric of Keras are better, if it declares that."""
     return _GOALS.get(getattr(metric, "_direction", None), "none")

@@ -19,6 +19,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.data import examples_in
+from sidecar.evaluation.backends.tensorflow.keras_metric import takes_probabilities
 from sidecar.evaluation.backends.tensorflow.mergeability import (
     SIZE_ERRORS,
     divided,
@@ -29,7 +30,7 @@ from sidecar.evaluation.backends.tensorflow.mergeability import (
 from sidecar.evaluation.backends.tensorflow.randomness import require_equal
 from sidecar.evaluation.backends.tensorflow.replay import Replay, not_sums_to_end
 from sidecar.evaluation.backends.tensorflow.step import Evaluation, Step
-from sidecar.evaluation.batch_dependence import MODEL, UNTESTED
+from sidecar.evaluation.batch_dependence import LOGITS, MODEL, UNTESTED
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.first_batch import DIVIDED, REPEATED_CALLS, require_same_contents
 from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED
@@ -87,6 +88,7 @@ class SetChecks:
             if self._kept is None:
                 self._kept = _Kept(step, batch, seed, carried, evaluated)
                 self._kept.require_repeatable()
+                self._found |= _taken_for_probabilities(step, evaluated)
             if place in DIVIDED and not (
                 self._kept.is_repeatable and _few_rows_are_equal(step, place, batch, seed, carried, evaluated)
             ):
@@ -179,6 +181,15 @@ def _are_alike(spec: Any) -> bool:
         isinstance(leaf, tf.TensorSpec) and leaf.dtype != tf.string and leaf.shape[1:].is_fully_defined()
         for leaf in leaves
     )
+
+
+def _taken_for_probabilities(step: Step, evaluated: Evaluation) -> set[str]:
+    """Return `LOGITS` if a metric takes the only output for probabilities, and some of its numbers are none."""
+    metrics = [of_keras.metric for of_keras in step.measurement.stateful_metrics.values()]
+    rows = evaluated.rows() or []
+    if len(rows) != 1 or not any(map(takes_probabilities, metrics)):
+        return set()
+    return {LOGITS} if bool(((rows[0] < 0) | (rows[0] > 1)).any()) else set()
 
 
 def _few_rows_are_equal(

@@ -65,6 +65,27 @@ def test_a_model_that_depends_on_one_batch_alone_is_noted(digits, evaluate, numb
     assert noted(evaluate, lambda: given, ranks=(1, 3)) == (OF_MODEL,)
 
 
+@pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("activation", [None, "sigmoid"])
+def test_logits_that_a_metric_takes_for_probabilities_are_noted(digits, evaluate, library, activation):
+    """Keras compares them with thresholds from 0 to 1, without a word."""
+    del digits
+    of = importlib.import_module(library)
+
+    def build():
+        rows = of.layers.Dense(1, activation=activation, kernel_initializer=of.initializers.Orthogonal(seed=1))
+        return of.Sequential([of.Input((3,)), rows])
+
+    for metrics in (
+        [of.metrics.AUC()],
+        [of.metrics.Recall()],
+        [of.metrics.AUC(from_logits=activation is None), of.metrics.Precision(thresholds=0)],
+    ):
+        made = task(build, metrics=lambda metrics=metrics: metrics)
+        notes = noted(evaluate, lambda made=made: made, ranks=(1,))
+        assert any("from 0 to 1" in note for note in notes) == (activation is None and len(metrics) == 1)
+
+
 def test_padding_without_a_mask_is_noted(digits, evaluate):
     """Alone, each half would be padded to its own longest text."""
     for masked, notes in ((False, (OF_MODEL,)), (True, ())):
