@@ -93,7 +93,10 @@ class Daemon:
         """Apply one message to the state. `tick` acts on it."""
         now = self._note_turn()
         if isinstance(message, Response):
+            entries = self.state.history.log.count
             self.responses.observe(message, now)
+            if self.state.history.log.count != entries:  # people wait for a result, and nobody for what follows it
+                self.publish(self.status(), self.state.history)
         elif isinstance(message, FilesChanged):
             self.schedule.request_scan()
         elif isinstance(message, SaveNoticed):

@@ -50,36 +50,34 @@ class Exporter(Collector):
         sinks: Callable[[], Iterable[SinkStatus]] = tuple,
     ) -> None:
         self._sinks = sinks
-        self._snapshot: tuple[Metric, ...] = (_build_info(),)
-        self._shown: Status | None = None
+        self._of_journal: tuple[tuple[object, ...], tuple[Metric, ...]] = ((), ())  # at a moment of the journal
+        self._snapshot: tuple[tuple[Metric, ...], Status] | None = None
         if registry is not None:
             registry.register(self)
             if process_metrics:
                 ProcessCollector(registry=registry)
 
     def update(self, status: Status, history: JournalState) -> None:
-        """Build the snapshot for the next scrapes. Only the thread that changes `history` may call this."""
-        samples, durations = _Samples(status.identity.run), list[Metric]()
-        if status.journal_read:
-            if status.publisher:
-                _export_evaluations(samples, history)
-                for each in status.evaluation.finished:
-                    for name, value in each.metrics.items():
-                        samples.add("sidecar_eval_partial_metric", number_of(value), each.eval_set, name)
-            _export_totals(samples, history.totals)
-            samples.add("sidecar_records_set_aside_total", history.totals.set_aside.count)
-            durations.append(_durations(status.identity.run, history.totals))
-        _export_status(samples, status)
-        self._snapshot = (*samples.families.values(), *durations, _build_info())
-        self._shown = status
+        """Take the snapshot for the next scrapes. Only the thread that changes `history` may call this.
+
+        It is called several times for each evaluation, and usually the journal is the same as before.
+        """
+        moment = status.identity.run, status.journal_read, status.publisher, history.through, history.open is None
+        if moment != self._of_journal[0]:
+            self._of_journal = moment, tuple(_journal_families(status, history))
+        self._snapshot = self._of_journal[1], status
 
     def collect(self) -> Iterator[Metric]:
         """Yield the last snapshot, and sinks and resources of workers as they are now. Safe in any thread."""
-        yield from self._snapshot
-        if self._shown is not None:
-            yield from _sinks(self._shown.identity.run, self._sinks())
-            if self._shown.workers:
-                yield from _worker_usage(self._shown)
+        if self._snapshot is not None:
+            of_journal, status = self._snapshot
+            samples = _Samples(status.identity.run)
+            _export_status(samples, status)
+            yield from (*of_journal, *samples.families.values())
+            yield from _sinks(status.identity.run, self._sinks())
+            if status.workers:
+                yield from _worker_usage(status)
+        yield _build_info()
 
     def describe(self) -> Iterator[Metric]:
         """Yield all families without samples, so that `?name[]=` can select them before the first update."""
@@ -148,6 +146,19 @@ class _Samples:
         if value is not None:
             family = self.families.get(name) or self.families.setdefault(name, family_of(name))
             family.add_metric((self._run, *map(encodable, labels)), value)
+
+
+def _journal_families(status: Status, history: JournalState) -> Iterator[Metric]:
+    """Yield the families about the journal, if it was read to its end."""
+    if not status.journal_read:
+        return
+    samples = _Samples(status.identity.run)
+    if status.publisher:
+        _export_evaluations(samples, history)
+    _export_totals(samples, history.totals)
+    samples.add("sidecar_records_set_aside_total", history.totals.set_aside.count)
+    yield from samples.families.values()
+    yield _durations(status.identity.run, history.totals)
 
 
 def _export_evaluations(samples: _Samples, history: JournalState) -> None:
@@ -225,6 +236,9 @@ def _export_status(samples: _Samples, status: Status) -> None:
         samples.add("sidecar_checkpoints_pending", checkpoints.pending)
         samples.add("sidecar_checkpoints_unseen_total", checkpoints.unseen if status.journal_read else None)
     samples.add("sidecar_pending_oldest_timestamp_seconds", checkpoints.oldest_pending)
+    for each in status.evaluation.finished if status.journal_read and status.publisher else ():
+        for name, value in each.metrics.items():
+            samples.add("sidecar_eval_partial_metric", number_of(value), each.eval_set, name)
     samples.add("sidecar_group_size", status.evaluation.group_size)
     samples.add("sidecar_groups_formed_total", status.evaluation.groups_formed)
     for state, count in (dict.fromkeys(NodeState, 0) | nodes.members).items():
