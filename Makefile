@@ -33,6 +33,10 @@ unexport PYTHONDONTWRITEBYTECODE
 COVERAGE_FAST_FLOOR ?= 70
 COVERAGE_FLOOR ?= $(COVERAGE_FAST_FLOOR)
 SECONDS := tests/commands/demo tests/deploy tests/integration tests/simulation tests/daemon/workers
+# Simulated nodes and whole evaluations: of all other files these took most of the processor's time. `make test` runs them.
+HEAVY := $(addprefix tests/daemon/test_,daemon_queue.py daemon_nodes.py daemon_evidence.py odd_entries.py) \
+  $(addprefix tests/evaluation/,test_finished_sets.py test_repeatability.py backends/python/test_evaluator.py) \
+  tests/retention/exports/test_exports.py tests/checkpoints/formats/test_pickle_numbers.py
 
 # An environment that VENV names may belong to another clone. Unless this clone made it, nothing is installed into it and it
 # is not removed: its tools read this clone's sources, and a missing one is told.
@@ -79,13 +83,13 @@ test: lint $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY)  ## Run every check an
 # These tests hardly wait, and each further process imports all of them once more.
 test-fast: JOBS = 2
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
-	PYTHONPATH=tests/support$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework -o tmp_path_retention_policy=failed $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
+	PYTHONPATH=tests/support$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework -o tmp_path_retention_policy=failed $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(patsubst %,--ignore=%,$(SECONDS) $(HEAVY)) $(ARGS)
 
 coverage: $(READY) $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did.
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) -m 'not nightly' $(ARGS)
 
-coverage-fast: $(READY)  ## Run `make test-fast`; fail if it reaches less of the package than it did.
-	$(MAKE) test-fast COVERAGE='--cov --cov-report= --cov-fail-under=$(COVERAGE_FAST_FLOOR)'
+coverage-fast: $(READY)  ## Run `make test-fast` and the heavy files; fail if it reaches less of the package than it did.
+	$(MAKE) test-fast HEAVY= COVERAGE='--cov --cov-report= --cov-fail-under=$(COVERAGE_FAST_FLOOR)'
 
 test-all: lint $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY) $(RAY_READY) $(LM_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
 	$(PYTEST) $(ARGS)

@@ -52,6 +52,13 @@ QUESTIONS = {
     "parquet": (FAQ, "Parquet, WebDataset, streaming data sets"),
     "optuna": (FAQ, "Hyperparameter search: Optuna, Hydra, Ray Tune"),
     "apptainer": (FAQ, "Podman, Apptainer, Singularity"),
+    "ray": (FAQ, "Ray: evaluate on other machines than those that train"),
+    "many runs": ("how-to/many-runs.md", "Evaluate many runs with one daemon"),
+    "language models": ("how-to/language-models.md", "Evaluate language models"),
+    "fsdp": (FAQ, "A model larger than one GPU or process: FSDP, torchtitan"),
+    "vllm": ("how-to/language-models.md", "A server of vLLM"),
+    "slices": (FAQ, "Slices: numbers for parts of a test set, subgroups, fairness"),
+    "notify": (FAQ, "Evaluate at once after a save: notify"),
 }
 """What people type, with the page and the heading that answer it."""
 
