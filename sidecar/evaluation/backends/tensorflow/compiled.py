@@ -18,7 +18,11 @@ from sidecar.evaluation.backends.tensorflow.keras_metric import (
     undefined,
 )
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
-from sidecar.evaluation.backends.tensorflow.measured_metric import require_weights_for_mask, taking_weights
+from sidecar.evaluation.backends.tensorflow.measured_metric import (
+    OF_16_BITS,
+    require_weights_for_mask,
+    taking_weights,
+)
 from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late, replaced
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, not_called
@@ -48,7 +52,12 @@ class CompiledMeasurement:
         self.in_turn = MetricsInTurn()
         weights = None if has_own_test_step(model) else parts_of(first)[-1]
         with _overheard(model) as seen, taking_weights("the compiled loss, or a metric,", weights):
-            results = model.test_step(repacked(first))  # metrics get their variables here
+            try:
+                results = model.test_step(repacked(first))  # metrics get their variables here
+            except Exception as error:
+                if seen and any(dtype in ("float16", "bfloat16") for dtype in _types_in(seen)):
+                    error.remedy = OF_16_BITS  # type: ignore[attr-defined]
+                raise
         for predictions in () if is_keras_2(model) else tf.nest.flatten(seen):
             require_weights_for_mask(weights, predictions)
         if not isinstance(results, dict):
@@ -62,9 +71,7 @@ class CompiledMeasurement:
         # Keras' loss of a batch is a mean over its unmasked positions, so the value of a batch is used unchanged.
         is_masked = any(hasattr(tensor, "_keras_mask") for tensor in tf.nest.flatten(seen))
         self._unweighted = [id(metric) for metric in getattr(getattr(model, "_compile_loss", None), "metrics", ())]
-        self.tolerance = tolerance_of(
-            getattr(model, "compute_dtype", ""), *(tf.as_dtype(part.dtype).name for part in tf.nest.flatten(seen))
-        )
+        self.tolerance = tolerance_of(getattr(model, "compute_dtype", ""), *_types_in(seen))
         self.of_batches = {
             name for name, metric in self._metrics.items() if is_masked and _is_in(metric.metric, losses)
         }
@@ -335,6 +342,11 @@ def _recorded(metrics: Mapping[str, Any]) -> Iterator[list[tuple[str, Any]]]:
         for name, metric in metrics.items():
             changed.enter_context(replaced(metric, "result", recording(name, metric.result)))
         yield recorded
+
+
+def _types_in(predictions: Any) -> list[str]:
+    """Return the names of the types of predictions."""
+    return [tf.as_dtype(part.dtype).name for part in tf.nest.flatten(predictions)]
 
 
 @contextmanager

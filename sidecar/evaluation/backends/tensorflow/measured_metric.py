@@ -23,6 +23,9 @@ from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.sliced import joined_places
 from sidecar.evaluation.states import SetStates
 
+OF_16_BITS: Final = "Let the last layer return float32: Dense(…, dtype='float32')"
+"""The remedy for predictions of 16 bits that a metric or loss does not take."""
+
 _NODE: Final = re.compile(r"\{\{function_node .*?\}\} |\s*\[Op:\w+\].*")
 """What TensorFlow writes into a message about the place of an operation."""
 
@@ -285,7 +288,7 @@ def _remedy(used: Any, y: Any, predictions: Any) -> str:
         (y.dtype == tf.string, "Labels must be numbers: write np.searchsorted(names, labels)"),
         (
             are_numbers and predictions.dtype in (tf.float16, tf.bfloat16),
-            "Let the last layer return float32: Dense(…, dtype='float32')",
+            OF_16_BITS,
         ),
         (
             is_sparse and not are_numbers and y.shape[-1] == classes,

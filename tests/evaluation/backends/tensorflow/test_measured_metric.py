@@ -200,3 +200,18 @@ def test_labels_and_predictions_that_keras_refuses_are_told_in_one_sentence(
     with pytest.raises(EvaluationError, match="does not take") as refused:
         evaluate(task, "nowhere")
     assert words in str(refused.value)
+
+
+def test_a_compiled_metric_that_takes_no_16_bits_has_a_remedy(evaluate):
+    """The error is Keras' own, and the line to write is said with it."""
+    import keras
+
+    def made():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, activation="softmax", dtype="float16")])
+        model.compile(loss="sparse_categorical_crossentropy", metrics=[keras.metrics.SparseTopKCategoricalAccuracy(2)])
+        return model
+
+    task = Task(made, {"test": lambda: (X, Y.argmax(-1))}, batch_size=4, restore=lambda *_: None)
+    with pytest.raises(Exception, match="InTopK") as refused:
+        evaluate(task, "nowhere")
+    assert "dtype='float32'" in refused.value.remedy
