@@ -34,7 +34,8 @@ layers that was trained for seconds. lm-eval in one process and under `torchrun 
 Throughput: CPU seconds of one thread for 927 requests to a Llama with 4 layers of width 512, in pairs: the harness's
 own `HFLM.loglikelihood`, which gets its model loaded and its requests built, and whole warm evaluations of worker
 processes, from the file of the checkpoint to the harness's numbers. Two workers against one: CPU seconds of one
-worker over those of the busier of two."""
+worker over those of the busier of two. Memory: the peak of a worker process that evaluates a Llama of 403 MB, from a
+folder of torch.distributed.checkpoint."""
 
 
 def measure(quick):
@@ -50,8 +51,11 @@ def measure(quick):
     with scratch() as folder:
         made(folder, width=512, layers=4, steps=0, documents=309)
         loop, two, note = _throughput(folder, 2 if quick else 5)
+    with scratch() as folder:
+        memory = _memory(folder)
     figures = [
         Figure("one worker against the harness's loop, requests in a CPU second", loop, 0.95, "at least", " ×"),
+        Figure("memory of each of two tensor parallel processes against one", memory, 0.6, "at most", " ×"),
         Figure("two workers against one, CPU seconds of the busier one", two, 1.8, "at least", " ×"),
     ]
     notes = [f"{differing} of {len(rows)} numbers of lm-eval changed with the number of processes.", note]
@@ -178,6 +182,13 @@ def _throughput(folder, rounds):
         for each in (zip(of_loop, of_one, strict=True), zip(of_one, of_two, strict=True))
     ]
     return *pairs, note
+
+
+def _memory(folder):
+    """Peak of a process of two that divide a model, over that of one which holds it."""
+    script = ROOT / "tests" / "evaluation" / "backends" / "torch" / "divided_memory.py"
+    peaks = [json.loads(_run(folder, sys.executable, script, folder, count, "tensor")) for count in (1, 2)]
+    return max(peaks[1]) / max(peaks[0])
 
 
 def _cpu_seconds(group, path):

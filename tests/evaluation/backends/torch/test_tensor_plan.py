@@ -77,3 +77,17 @@ def test_both_ways_have_the_numbers_of_one_process(tmp_path):
     found = json.loads(done.stdout)
     assert len(found) == 2 * len(CONFIGS)
     assert not {name: each for name, each in found.items() if each[0] > 1e-6 or each[1] > 0.52}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_each_of_two_processes_has_six_tenths_of_the_memory(tmp_path):
+    """A model of 403 MB; a part of the memory is that of torch itself, which each process has."""
+    script = Path(__file__).with_name("divided_memory.py")
+    peaks = []
+    for processes in "1", "2":
+        words = [sys.executable, "-W", "ignore", script, tmp_path, processes, "tensor"]
+        peaks.append(json.loads(subprocess.run(words, capture_output=True, text=True, timeout=400, check=True).stdout))
+    ((alone,), two) = peaks
+    assert len(two) == 2
+    assert max(two) <= 0.6 * alone
