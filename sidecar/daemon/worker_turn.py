@@ -58,7 +58,8 @@ class WorkerTurn:
         """
         workers = self.supervisor.workers
         self.turn.note(now, wants=wants, done=done, evaluated=evaluated)
-        if not self.turn.must_end(now):
+        is_checking = self.supervisor.task is None and any(workers.all())
+        if is_checking or not self.turn.must_end(now):  # a check is bounded, and begins anew if it is broken off
             workers.offered, self._ends_since, self._fills = True, None, False
             return
         workers.offered = False

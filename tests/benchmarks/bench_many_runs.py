@@ -91,7 +91,9 @@ def _turns(changes, *, alike):
         if not alike:
             (runs[1] / "sidecar.toml").write_text('worker_env = {OTHER = "1"}\n')
         task = f"{TASKS / 'dense_torch.py'}:task"
-        with ManyRuns(folder / "shared", task=task, framework="torch", run_turn_seconds=0.01) as daemon:
+        with ManyRuns(
+            folder / "shared", task=task, framework="torch", run_turn_seconds=0.01, yield_seconds=0
+        ) as daemon:
             wait_until(lambda: daemon.serves(2), lambda: f"two runs: {daemon.said()}", pause=0.5)
             found = []
             for number in range(changes + 2):  # the first two check the task, and start the first workers

@@ -97,6 +97,20 @@ def test_workers_are_offered_again_if_no_other_run_waits_any_more(supervisor, tu
     assert supervisor.workers.slots()[0].standby == worker.worker
 
 
+def test_the_check_of_a_task_is_not_broken_off(supervisor, turn):
+    """On a busy machine it takes long. Two runs that end each other's check would never be done."""
+    supervisor.task, turn.turn.begun = None, True
+    supervisor.tend(0.0, filling=True, evaluating=False, may_start=turn.may_start())
+    (probe,) = supervisor.workers.all()
+    turn.turn.over = True
+    found = {"wants": True, "done": 0, "evaluated": False, "unlisted_since": 20.0}
+    turn.take(10.0, **found)
+    assert not probe.killed
+    supervisor.observe(probe.worker, Exited(-9, ""), 11.0, evaluating=False)
+    turn.take(11.0, **found)
+    assert turn.turn.ended_at == 11.0
+
+
 def test_a_daemon_that_leaves_does_not_wait_for_a_standby_that_it_never_starts(supervisor, turn):
     """The other run gets its turn at once, and starts workers of its own."""
     turn.supervisor_of = lambda _: supervisor
