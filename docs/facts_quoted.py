@@ -206,7 +206,7 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
         "a table of a zip archive {} MiB": _counted("checkpoints/formats/zip_table.py", "MAX_TABLE_BYTES", MIB),
     },
     "docs/explanation/testing.md": {
-        "`make test` runs {} schedules": _found(_SIMULATION, r"\nSCHEDULES = \[\*range\(1, (\d+)\), \d+\]"),
+        "`make test` runs {} schedules": _found(_SIMULATION, r"\nSCHEDULES = \[\*range\(1, (\d+)\), \d+, \d+\]", 1),
         "`make test-all` {}, always": _found(_SIMULATION, r"\nMORE_SCHEDULES = range\(\d+, (\d+)\)", -1),
         "none of {} scenarios": _found(_MUTATIONS, r"\nWITHIN = (\d+)"),
         "at least {} mutations": _found(_MUTATIONS, r"len\(AFTER\) >= (\d+)"),

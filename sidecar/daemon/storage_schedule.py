@@ -13,8 +13,9 @@ from sidecar.daemon.timing import Timing
 from sidecar.protocol.heartbeat import Heartbeat
 
 _IDLE_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog check that the loop turns
-_SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
-_EVENT_PAUSE_SECONDS: Final = 0.02  # one scan serves the dozens of file events of one save
+_SHORTEST_SLEEP_SECONDS: Final = 0.002  # rounding in clocks must not make the loop spin
+_EVENT_PAUSE_SECONDS: Final = (0.004, 0.02)  # between scans: one serves many file events of one save; first and longest
+_CALM_SECONDS: Final = 0.1  # without a scan, after which the next event begins another save
 _LOOK_PAUSE_SECONDS: Final = 1.0  # between two scans because of notices, however many notices come
 _POLL_SECONDS: Final = 0.05  # reading one name of the journal costs less than the wait for it
 
@@ -49,6 +50,7 @@ class _Scans:
     """Hold which scans are asked for in addition to those that are due by time."""
 
     requested: bool = True
+    pause_seconds: float = _EVENT_PAUSE_SECONDS[0]  # before a requested scan, which doubles while files are written
     unfinished_since: float | None = None
     looks_at: tuple[float, ...] = ()  # when to scan because of a notice of training
     looked_at: float = float("-inf")  # when the newest of these scans was requested
@@ -57,6 +59,12 @@ class _Scans:
     def look_due_at(self) -> float:
         """Return when the next scan because of a notice is due."""
         return max(self.looks_at[0], self.looked_at + _LOOK_PAUSE_SECONDS) if self.looks_at else float("inf")
+
+    def note_scan(self, since_seconds: float) -> None:
+        """Note that a scan is requested, so many seconds after the one before."""
+        first, longest = _EVENT_PAUSE_SECONDS
+        self.pause_seconds = first if since_seconds > _CALM_SECONDS else min(longest, 2 * self.pause_seconds)
+        self.requested = False
 
     def note_look(self, now: float) -> None:
         """Note that such a scan is requested."""
@@ -192,7 +200,8 @@ class StorageSchedule:
         self._sync_was_last, self._last_sync_scanned = True, due.scan
         self._journal_changed = False  # a sync reads the journal, too
         if due.scan:
-            self.scanned_at, self._scans.requested = now, False
+            self._scans.note_scan(now - self.scanned_at)
+            self.scanned_at = now
         if due.look:
             self._scans.note_look(now)
         return self.written
@@ -219,7 +228,8 @@ class StorageSchedule:
         """Return when the next scan is due."""
         if not may_scan:
             return float("inf")
-        usual = self.scanned_at + (_EVENT_PAUSE_SECONDS if self._scans.requested else self.timing.sweep_seconds)
+        pause = self._scans.pause_seconds if self._scans.requested else self.timing.sweep_seconds
+        usual = self.scanned_at + pause
         return min(usual, self._scans.look_due_at)
 
     def next_turn_at(self, now: float, *others: float, may_scan: bool, busy_until: float | None) -> float:

@@ -105,14 +105,23 @@ def test_an_absent_node_reads_the_journal_before_it_writes(schedule):
 
 
 def test_file_events_bring_a_scan_soon_and_a_burst_brings_one(schedule):
-    """The pause after the last scan is short, but there is one."""
+    """The pause after the last scan is short, but there is one; it grows while files are written."""
     schedule.request_scan()
     schedule.request_scan()
-    assert schedule.scan_due_at(may_scan=True) == pytest.approx(100.02)
-    assert asked(schedule, 100.01) is None
-    assert asked(schedule, 100.02) == "scan"
-    assert asked(schedule, 100.1) is None
-    assert schedule.scan_due_at(may_scan=True) == pytest.approx(100.02 + SWEEP)
+    assert schedule.scan_due_at(may_scan=True) == pytest.approx(100.004)
+    assert asked(schedule, 100.003) is None
+    now, pauses = 100.0, []
+    for _ in range(4):
+        pauses.append(schedule.scan_due_at(may_scan=True) - now)
+        now = schedule.scan_due_at(may_scan=True)
+        assert asked(schedule, now) == "scan"
+        assert asked(schedule, now + 0.1) is None
+        schedule.request_scan()
+    assert pauses == pytest.approx([0.004, 0.008, 0.016, 0.02])
+    assert asked(schedule, now + 0.2) == "scan"
+    assert schedule.scan_due_at(may_scan=True) == pytest.approx(now + 0.2 + SWEEP)
+    schedule.request_scan()
+    assert schedule.scan_due_at(may_scan=True) == pytest.approx(now + 0.2 + 0.004), "another save"
     assert schedule.scan_due_at(may_scan=False) == float("inf")
 
 
@@ -181,7 +190,7 @@ def test_a_journal_that_cannot_be_read_for_a_lease(schedule):
         (float("inf"), (), None, 101.5),
         (100.7, (), None, 100.7),
         (100.7, (100.6,), None, 100.6),
-        (100.0, (), None, 100.51),
+        (100.0, (), None, 100.502),
         (float("inf"), (), 101.2, 101.2),
         (100.7, (), float("inf"), 101.5),
     ],

@@ -18,7 +18,7 @@ from simulation.scenario import KINDS
 from simulation.shrink import shrink
 from simulation.simulation import simulate
 
-SCHEDULES = [*range(1, 100), 233]  # the last one is among the few in which a checkpoint fails for good
+SCHEDULES = [*range(1, 100), 233, 292]  # the last two: a checkpoint fails for good, a plan passes its deadline
 MORE_SCHEDULES = range(1, 2001)
 IN_A_BUCKET = [f"3:{seed}" for seed in range(1, 21)]
 FIRST_GENERATION = ["fb2f12e0918c79a8", "e21f06262a8365e8", "5b0216dfcb93c387", "d5068c121a82f570"]
