@@ -81,7 +81,8 @@ class GatheredBatches:
         self._require_within(_WORD * sum(sizes))
         packed = np.zeros(sum(sizes), np.int64)
         start = sum(sizes[: self._shard.rank])
-        packed[start : start + sizes[self._shard.rank]] = self._words()
+        words = self._words()  # none in a follower, though its worker has some
+        packed[start : start + len(words)] = words
         return packed
 
     def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:

@@ -34,6 +34,16 @@ def test_gathered_batches_without_numbers_have_an_order_of_their_own():
     assert [one.tobytes() for one in reduced(states)[0].contents()] == [b"a", b"b", b"c"]
 
 
+def test_a_follower_has_no_contents_of_its_own():
+    """It packs nothing with the sizes of its leader, and gets what the leader has."""
+    leader, follower = (GatheredBatches(Shard(0, 1)) for _ in range(2))
+    leader.put(0, np.frombuffer(b"abc", np.uint8))
+    rows = leader.used()
+    assert not follower.pack(rows).any()
+    follower.unpack(leader.pack(rows), rows)
+    assert [one.tobytes() for one in follower.contents()] == [b"abc"]
+
+
 def test_gathered_batches_refuse_too_much_and_the_same_batch_twice():
     """On one rank, and once the sizes of all ranks are known."""
     one, other = (GatheredBatches(Shard(rank, 2), max_bytes=200) for rank in range(2))
