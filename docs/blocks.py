@@ -197,6 +197,8 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "rare-none": _measured("coverage", "now", f"{_RARE}, if none", 100),
     "sums-100": _measured("coverage", "now", "Sums: F1", 100),
     "sums-1000": _measured("coverage", "now", "Sums: F1", 1000),
+    "sample-100": _measured("coverage", "now", "sample: macro-F1, 10 classes, accuracy 0.8", 100),
+    "sample-1000": _measured("coverage", "now", "sample: macro-F1, 10 classes, accuracy 0.8", 1000),
     "skewed-20": _measured("coverage", "now", _SKEWED, 20),
     "skewed-1000": _measured("coverage", "now", _SKEWED, 1000),
     "step-keys": _listed("checkpoints/formats/format.py", "STEP_KEYS"),

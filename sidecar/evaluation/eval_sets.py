@@ -91,7 +91,7 @@ class EvalSets(Generic[Reader]):
         """Return what is known about an eval set before it is evaluated. Raises `TaskError` for other groups."""
         if reader.slices is not None:
             reader.slices.begin(reader.examples, is_whole=self._is_whole)
-        return EvalSetInfo(reader.examples, self._shard, reader.groups, reader.slices)
+        return EvalSetInfo(reader.examples, self._shard, reader.groups, reader.slices, self._task.intervals)
 
     def layout(self, new_states: Callable[[Reader], SetStates]) -> str:
         """Return names, kinds and sizes of the states of all chosen eval sets, and digests of their groups and slices.

@@ -10,6 +10,8 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import clustered, normal, wilson
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.confusion_intervals import Intervals
+from sidecar.evaluation.metrics.example_sample import add_to_sample, new_sample, with_intervals
+from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.metrics.random_groups import FEWEST_EXAMPLES
 from sidecar.evaluation.states.group_sums import MOST_GROUPS
 from sidecar.metrics import AUC, R2, EvalBatch, EvalSetInfo, Sums
@@ -137,6 +139,9 @@ def _of_metrics(examples):
         for metric, name in ((F1, "F1"), (CORRELATION, "correlation")):
             given = examples, metric
             yield f"Sums: {name}", examples, 0, 0, lambda random, given=given: _sums(random, *given)
+        for what, metric in SAMPLED.items():
+            given = examples, metric
+            yield f"sample: {what}", examples, 0, 0, lambda random, given=given: _sampled(random, *given)
     for share in (0.1, 0.5):
         truth = _average_precision(share, 0.9)
         yield (
@@ -238,6 +243,72 @@ def _sums(random, examples, metric):
     states = sliced.new_states(metric, EvalSetInfo(examples, Shard(0, 1)))
     sliced.add(metric, states, [EvalBatch(y, predictions, None, 0)])
     found = sliced.computed(metric, states).values["found"]
+    return np.nan, _contains((found.lower, found.upper), truth)
+
+
+def _macro_f1(arrays, times):
+    del times
+    cells = np.zeros((10, 10))
+    np.add.at(cells, tuple(arrays), 1)
+    return {"found": float(_numbers(cells)[1][0])}
+
+
+def _labels(random, examples, accuracy=0.8):
+    y = random.integers(0, 10, examples)
+    return [y, np.where(random.random(examples) < accuracy, y, (y + random.integers(1, 10, examples)) % 10)], accuracy
+
+
+def _explained(arrays, times):
+    del times
+    y, predictions = arrays
+    return {"found": 1 - float(((y - predictions) ** 2).sum() / ((y - y.mean()) ** 2).sum())}
+
+
+def _explaining(random, examples):
+    predictions = random.normal(size=examples)
+    return [predictions + random.normal(size=examples), predictions], 0.5
+
+
+def _roc(arrays, times):
+    del times
+    y, scores = arrays
+    ranks = np.argsort(np.argsort(scores)) + 1
+    positives = int(y.sum())
+    below = ranks[y == 1].sum() - positives * (positives + 1) / 2
+    return {"found": float(below / (positives * (len(y) - positives)))}
+
+
+def _scores(random, examples):
+    y = np.arange(examples) % 2
+    return [y, random.normal(size=examples) + y * np.sqrt(2) * NormalDist().inv_cdf(0.9)], 0.9
+
+
+def _perplexity(arrays, times):
+    del times
+    return {"found": float(np.exp(arrays[0].mean()))}
+
+
+def _losses(random, examples):
+    return [random.exponential(size=examples)], np.e
+
+
+SAMPLED = {
+    "macro-F1, 10 classes, accuracy 0.8": (_macro_f1, _labels),
+    "R² 0.5": (_explained, _explaining),
+    "AUC 0.9": (_roc, _scores),
+    "perplexity of exponential losses": (_perplexity, _losses),
+}
+"""Numbers of metrics of frameworks, and functions that draw arrays and tell the true number."""
+
+
+def _sampled(random, examples, metric):
+    numbers_of, draw = metric
+    arrays, truth = draw(random, examples)
+    info = EvalSetInfo(examples, Shard(0, 1), intervals=True)
+    states = new_sample(info, ["found"])
+    add_to_sample(states, 0, arrays)
+    number = MetricResult({"found": value(numbers_of(arrays, 1)["found"], "none")})
+    found = with_intervals(number, states, {"found": numbers_of}, "found").values["found"]
     return np.nan, _contains((found.lower, found.upper), truth)
 
 

@@ -32,12 +32,14 @@ class EvalSetInfo:
         shard: This rank, and the number of ranks.
         groups: Number of the group of each example (n,), from 0, as `EvalSet(groups=…)` says; None: no groups.
         slices: Slices of each example, as `Task(slices=…)` says; None: no slices.
+        intervals: As `Task(intervals=…)`.
     """
 
     examples: int | None
     shard: Shard
     groups: NDArray[np.int64] | None = None
     slices: "SliceTable | None" = None
+    intervals: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

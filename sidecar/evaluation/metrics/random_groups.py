@@ -59,7 +59,7 @@ class RandomGroups(NamedSums):
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
         super().__init__(shard)
-        self._examples, self._numbers = (0, None) if info is None else (info.examples or 0, info.groups)
+        self._info = EvalSetInfo(0, shard) if info is None else info
         self._now, self._spent_now = now, spent
         self._began, self._spent = now(), 0.0
 
@@ -74,7 +74,7 @@ class RandomGroups(NamedSums):
         if why.used().any():
             return
         began = self._spent_now()
-        groups = self._groups_of(places)
+        groups = groups_of(places, self._info, _GROUPS)
         found: dict[str, NDArray[Any]] = {_COUNT: np.zeros(_GROUPS, np.int64)}
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # a part may lack a class
@@ -97,15 +97,6 @@ class RandomGroups(NamedSums):
         self._spent += self._spent_now() - began
         if self._spent > _SECONDS + _SHARE * (self._now() - self._began):
             why.add(_one(_TOO_SLOW))
-
-    def _groups_of(self, places: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Return the random group of each example, -1 for those that take no part."""
-        numbers = places if self._numbers is None else self._numbers[places]
-        hashed = _hashed(numbers.astype(np.uint64))
-        groups = np.asarray(hashed % np.uint64(_GROUPS), np.int64)
-        takes_part = (hashed >> np.uint64(32)) * float(self._examples) < _EXAMPLES * 2.0**32
-        groups[~takes_part] = -1
-        return groups
 
     def with_intervals(
         self, metric: str, result: MetricResult, why: ExactSum, numbers_of: Callable[[dict[str, Any]], MetricResult]
@@ -144,8 +135,20 @@ class RandomGroups(NamedSums):
             if number.value is not None and number.lower is None and all(name in each for each in (*others, twice)):
                 without = np.array([each[name] for each in others])
                 of_sizes = sizes[used].astype(np.float64)
-                values[name] = _with_interval(number, whole[name], twice[name], without, of_sizes, self._examples)
+                values[name] = with_interval(
+                    number, whole[name], twice[name], without, of_sizes, self._info.examples or 0
+                )
         return replace(result, values=values)
+
+
+def groups_of(places: NDArray[np.intp], info: EvalSetInfo, count: int) -> NDArray[np.int64]:
+    """Return the random group of each example, of so many groups; -1 for those that take no part."""
+    numbers = places if info.groups is None else info.groups[places]
+    hashed = _hashed(numbers.astype(np.uint64))
+    groups = np.asarray(hashed % np.uint64(count), np.int64)
+    takes_part = (hashed >> np.uint64(32)) * float(info.examples or 0) < _EXAMPLES * 2.0**32
+    groups[~takes_part] = -1
+    return groups
 
 
 def new_reasons() -> ExactSum:
@@ -161,12 +164,19 @@ def _wide(array: NDArray[Any]) -> type[np.int64 | np.float64]:
     return np.int64 if array.dtype.kind in "biu" else np.float64
 
 
-def _with_interval(
-    number: Value, whole: float, twice: float, without: NDArray[np.float64], sizes: NDArray[np.float64], examples: int
+def with_interval(
+    number: Value,
+    whole: float,
+    twice: float,
+    without: NDArray[np.float64],
+    sizes: NDArray[np.float64],
+    examples: int,
+    most_bias: float = math.inf,
 ) -> Value:
     """Return a number of a set of so many examples with its interval.
 
-    There is none for a total, which doubles if each example counts twice, and for a number that is not one of sums.
+    There is none for a total, which doubles if each example counts twice, for a number that is not one of sums, and for
+    one that few examples bias, as the jackknife of M. H. Quenouille, Biometrika 43 (1956) 353-360, shows.
 
     Args:
         number: The number of the whole set.
@@ -175,6 +185,7 @@ def _with_interval(
         without: The numbers without each group.
         sizes: The number of examples of each group.
         examples: That of the set.
+        most_bias: The largest bias of the number, in standard errors.
     """
     count = float(sizes.sum())
     moved = (whole - without) * (1 - sizes / count)
@@ -183,6 +194,9 @@ def _with_interval(
     if not (math.isfinite(squares) and squares > 0 and number.value is not None):
         return number
     error = math.sqrt(squares * len(sizes) / (len(sizes) - 1))
+    bias = (len(sizes) - 1) * (float(without.mean()) - whole) * count / examples
+    if abs(bias) > error * math.sqrt(count / examples) * most_bias:
+        return number
     is_whole = are_near(whole, number.value) if count == examples else abs(whole - number.value) <= _FAR * error
     if not is_whole or abs(twice - whole) > error * _SMALL:
         return number

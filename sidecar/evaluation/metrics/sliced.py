@@ -57,7 +57,7 @@ class _Slices(KeyedStates):
 def new_states(metric: Metric, info: EvalSetInfo) -> SetStates:
     """Return the new states of a metric for a set, and those of random groups and of its slices if it can have them."""
     states = metric.states(info)
-    if isinstance(metric, Sums) and (info.examples or 0) >= FEWEST_EXAMPLES:
+    if isinstance(metric, Sums) and info.intervals is not False and (info.examples or 0) >= FEWEST_EXAMPLES:
         states |= {_BY_GROUP: RandomGroups(info.shard, info), _WHY: new_reasons()}
     return states if isinstance(metric, InTurn) else states | states_by_slice(metric.states, info)
 

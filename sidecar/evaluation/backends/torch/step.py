@@ -268,14 +268,14 @@ class Step:
         measured = self._measurement.arrays(arrays[0], arrays[1], _as_numpy(counted), examples)
         scales = self._torchmetrics.within_0_and_1(y, predictions)
         of_rows = np.array([rows, examples, rows != examples, *scales], np.int64)
-        of_torchmetrics = self._torchmetrics.arrays(y, predictions, weights)
+        of_torchmetrics = self._torchmetrics.arrays(y, predictions, weights, examples)
         in_turn = self._torchmetrics.inputs(y, predictions)
         output = BatchOutput([of_rows, *loss, *of_torchmetrics, *measured], finite, columns, in_turn)
         return output, y, predictions, weights
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of the loss and of all metrics."""
-        states = self._torchmetrics.states(info.shard) | self._measurement.states(info)
+        states = self._torchmetrics.states(info) | self._measurement.states(info)
         states[_ROWS] = ExactSum((3 + 2 * len(self._torchmetrics.taking_both),), "int64")
         return states if self._loss is None else named(_LOSS, self._loss.states(info)) | states
 

@@ -1,19 +1,29 @@
 """Find the metrics of torchmetrics that a task lists, and measure with them. torchmetrics is never imported here."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sidecar.evaluation.backends.torch.tensors import to_numpy
 from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric
 from sidecar.evaluation.backends.torch.torchmetrics_scales import scale_of, takes_both
-from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import CannotBeMergedError, task_error
+from sidecar.evaluation.metrics.example_sample import (
+    MOST_BYTES,
+    Numbers,
+    add_to_sample,
+    new_sample,
+    require_fast,
+    with_intervals,
+)
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
-from sidecar.evaluation.metrics.metric import MetricResult
-from sidecar.evaluation.outputs import Output, join_results, shown
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.outputs import Output, join_results, pick, shown
 from sidecar.evaluation.states import SetStates, named, within
 
 
@@ -48,6 +58,8 @@ class TorchMetrics:
                 self._metrics[name] = TorchMetric(name, of_output, member, device)
                 if wanted(name):
                     self._metrics[name].put_in_turn("")
+        self._outputs = list(dict.fromkeys(metric.output for metric in self._metrics.values()))
+        self._began = time.monotonic()
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -56,7 +68,7 @@ class TorchMetrics:
 
     def begin(self) -> None:
         """Prepare an evaluation."""
-        self._found = set()
+        self._found, self._began = set(), time.monotonic()
         for name in self.reasons:
             self._metrics[name].begin()
 
@@ -75,6 +87,13 @@ class TorchMetrics:
         results.add_found(states, self._found)
         if self.reasons and is_first:
             results.put(states, {name: self._metrics[name].compute(None) for name in self.reasons})
+        for output in self._outputs:
+            require_fast(within(states, _sample(output)), self._of_sample(output), time.monotonic() - self._began)
+
+    def _of_sample(self, output: Output) -> dict[str, Numbers]:
+        """Return the metrics of an output whose numbers may have intervals from a sample of the examples."""
+        found = {name: one for name, one in self._metrics.items() if one.output == output and one.may_have_interval}
+        return {name: metric.numbers_of for name, metric in found.items()}
 
     def begins_again(self, of_sets: Sequence[SetStates]) -> bool:
         """Put metrics in turn whose states of all batches of a set cannot be merged; return whether there are any."""
@@ -95,9 +114,16 @@ class TorchMetrics:
         reasons = self.reasons
         return ResultsInTurn(reasons, [name for name in self._metrics if name not in reasons])
 
-    def arrays(self, y: Any, predictions: Any, weights: Any) -> list[NDArray[Any]]:
-        """Return what one batch adds to the states of all metrics, always in the same order."""
-        return [array for metric in self._metrics.values() for array in metric.change(y, predictions, weights)]
+    def arrays(self, y: Any, predictions: Any, weights: Any, examples: int) -> list[NDArray[Any]]:
+        """Return what one batch of so many examples adds to the states of all metrics, always in the same order.
+
+        The last ones are labels and predictions of each output, for a sample of the examples.
+        """
+        arrays = [array for metric in self._metrics.values() for array in metric.change(y, predictions, weights)]
+        for output in self._outputs:
+            arrays += _rows_of(y if output is None else pick(y, output), examples)
+            arrays += _rows_of(predictions if output is None else pick(predictions, output), examples)
+        return arrays
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,13 +155,15 @@ class TorchMetrics:
     @property
     def width(self) -> int:
         """Number of arrays that `arrays` returns."""
-        return sum(metric.width for metric in self._metrics.values())
+        return sum(metric.width for metric in self._metrics.values()) + 2 * len(self._outputs)
 
-    def states(self, shard: Shard) -> SetStates:
-        """Return new states of all metrics."""
-        states = self._results().states(shard)
+    def states(self, info: EvalSetInfo) -> SetStates:
+        """Return new states of all metrics, and of a sample of the examples."""
+        states = self._results().states(info.shard)
         for name, metric in self._metrics.items():
-            states |= named(name, metric.new_states(shard))
+            states |= named(name, metric.new_states(info.shard))
+        for output in self._outputs:
+            states |= named(_sample(output), new_sample(info, list(self._of_sample(output))))
         return states
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
@@ -147,17 +175,40 @@ class TorchMetrics:
             except CannotBeMergedError:
                 self._found.add(name)
             at += metric.width
+        for place, output in enumerate(self._outputs):
+            own = within(states, _sample(output))
+            for y, predictions, first in zip(*arrays[at + 2 * place :][:2], firsts, strict=True):
+                if len(y) == len(predictions):
+                    add_to_sample(own, first, [y, predictions])
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers of all metrics; raises `EvaluationError` if two have the same name."""
         results = self._results()
         in_turn = results.results(states)
         joined = join_results(
-            (name, None, in_turn[name] if name in in_turn else metric.compute(within(states, name)))
+            (name, None, in_turn[name] if name in in_turn else self._computed(metric, states))
             for name, metric in self._metrics.items()
             if metric.reason is None or name in in_turn
         )
         return MetricResult(joined.values, joined.classes, (*joined.notes, *results.notes(states)))
+
+    def _computed(self, metric: TorchMetric, states: SetStates) -> MetricResult:
+        result = metric.compute(within(states, metric.name))
+        of_sample = within(states, _sample(metric.output))
+        return with_intervals(result, of_sample, self._of_sample(metric.output), metric.name)
+
+
+def _sample(output: Output) -> str:
+    """Return the name of the states of the sample of an output."""
+    return f"sample of {shown(output, 'examples')}"
+
+
+def _rows_of(part: Any, examples: int) -> list[NDArray[Any]]:
+    """Return a tensor with a row for each example as an array; an empty one for anything else, and for large rows."""
+    is_plain = isinstance(part, torch.Tensor) and part.ndim and len(part) == examples and not part.is_complex()
+    if not is_plain or part.numel() * part.element_size() > examples * MOST_BYTES:
+        return [np.zeros(0)]
+    return [np.array(to_numpy(part))]
 
 
 def _members(output: Output, metric: Any) -> Iterator[tuple[str, Output, Any]]:

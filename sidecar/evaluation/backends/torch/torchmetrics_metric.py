@@ -71,7 +71,7 @@ class TorchMetric:
     """
 
     def __init__(self, name: str, output: Output, metric: Any, device: torch.device) -> None:
-        self.name, self._output = name, output
+        self.name, self.output = name, output
         self._label = f"metric {name!r} ({type(metric).__name__})"
         self.metric = metric.to(device)
         self.reason: str | None = None
@@ -114,9 +114,9 @@ class TorchMetric:
 
     def inputs(self, y: Any, predictions: Any) -> tuple[Any, Any]:
         """Return the labels and predictions that the metric measures."""
-        if self._output is None:
+        if self.output is None:
             return y, predictions
-        return pick(y, self._output), pick(predictions, self._output)
+        return pick(y, self.output), pick(predictions, self.output)
 
     def try_out(self, y: Any, predictions: Any, unused: Any = None) -> None:
         """Try the metric on a first batch, and put it in turn if the states of several batches cannot be merged.
@@ -243,6 +243,21 @@ class TorchMetric:
         }
         notes = tuple(dict.fromkeys(f"{self._label}: {warning.message}" for warning in warned))
         return MetricResult(values, classes, notes)
+
+    @property
+    def may_have_interval(self) -> bool:
+        """Return whether the number is that of any examples, without the order of batches and without extremes."""
+        return self.reason is None and not self._merged_states.has_extremes
+
+    def numbers_of(self, arrays: Sequence[NDArray[Any]], times: int = 1) -> dict[str, float]:
+        """Return the numbers for labels and predictions as one batch, which comes so many times."""
+        y, predictions = (torch.from_numpy(np.array(array)).to(self.metric.device) for array in arrays)
+        with torch.inference_mode():
+            try:
+                numbers = self._number_of(lambda: self._update(*[(y, predictions)] * times))
+            finally:
+                self.metric.reset()
+        return {name: number for name, number in numbers.items() if isinstance(number, float)}
 
     def differs(
         self, whole: list[NDArray[Any]], halves: Sequence[list[NDArray[Any]]], tolerance: float = _TOLERANCE

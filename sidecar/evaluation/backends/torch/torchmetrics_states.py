@@ -67,6 +67,11 @@ class MetricStates:
         """Number of arrays that `read` returns."""
         return len(self._summed) + bool(self._listed)
 
+    @property
+    def has_extremes(self) -> bool:
+        """Whether a state is the largest or smallest value of all batches, so that its number is no smooth one."""
+        return any(reduction in ("max", "min") for _, _, reduction in self._summed)
+
     def use_present_shapes(self) -> None:
         """Take the shapes of the present states as those after any batch. Some metrics know them only then.
 

@@ -387,14 +387,18 @@ def of_ranks(make, batches, ranks, sizes):
 
     from sidecar.evaluation.backends.torch.torchmetrics_members import TorchMetrics
     from sidecar.evaluation.data.shard import Shard
+    from sidecar.evaluation.metrics.metric import EvalSetInfo
 
     group = [TorchMetrics([(None, make())], torch.device("cpu")) for _ in range(ranks)]
     for one in group:
-        one.arrays(batches[0][1], batches[0][0], None)  # where it is found which metrics are updated in turn
+        one.arrays(batches[0][1], batches[0][0], None, sizes[0])  # where it is found which metrics are updated in turn
         one.begin()
     divided = 1 if group[0].reasons else ranks
-    changes = [group[number % divided].arrays(y, predictions, None) for number, (predictions, y) in enumerate(batches)]
-    states = [one.states(Shard(rank, ranks)) for rank, one in enumerate(group)]
+    changes = [
+        group[number % divided].arrays(y, predictions, None, sizes[number])
+        for number, (predictions, y) in enumerate(batches)
+    ]
+    states = [one.states(EvalSetInfo(sum(sizes), Shard(rank, ranks))) for rank, one in enumerate(group)]
     for number, arrays in enumerate(changes):
         first = sum(sizes[:number])
         owner = group[number % divided]
