@@ -36,7 +36,7 @@ SECONDS := tests/commands/demo tests/deploy tests/integration tests/simulation t
 # Simulated nodes and whole evaluations: of all other files these took most of the processor's time. `make test` runs them.
 HEAVY := $(addprefix tests/daemon/test_,daemon_queue.py daemon_nodes.py daemon_evidence.py odd_entries.py) \
   $(addprefix tests/evaluation/,test_finished_sets.py test_repeatability.py backends/python/test_evaluator.py) \
-  tests/retention/exports/test_exports.py tests/checkpoints/formats/test_pickle_numbers.py
+  tests/retention/exports/test_exports.py $(addprefix tests/checkpoints/,formats/test_pickle_numbers.py test_directory_index.py)
 
 # An environment that VENV names may belong to another clone. Unless this clone made it, nothing is installed into it and it
 # is not removed: its tools read this clone's sources, and a missing one is told.
