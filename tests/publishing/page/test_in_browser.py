@@ -466,7 +466,12 @@ def test_inputs_of_changed_examples(run, serve, visit):
     ]
     assert images.evaluate_all("all => all.map(each => each.naturalWidth)") == [8] * 6
     assert page.locator(".changed q").all_inner_texts() == [EVIL[0]] * 4
-    problems(pytest.importorskip("axe_playwright_python.sync_playwright").Axe(), page)
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    problems(axe, page)
+    page.goto(f"{page.url.partition('#')[0]}comparison?new=2&old=1")
+    page.get_by_role("heading", name="Examples that changed").wait_for()
+    assert page.locator(".examples img").count() == 6
+    problems(axe, page)
 
 
 def test_smoothing_and_log_scale(run, serve, visit):
