@@ -212,11 +212,12 @@ def status_pages(browser: Browser, run: FinishedRun) -> None:
     """Take pictures of the status page: light, dark, on a phone, and one evaluation."""
     for name, options in STATUS.items():
         page = opened(browser, run.url, **options)
-        page.screenshot(path=FOLDER / name, **part_of(page, name))
+        picture = Image.open(io.BytesIO(page.screenshot(**part_of(page, name))))
+        picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(FOLDER / name, optimize=True)
         page.context.close()
     page = opened(browser, f"{run.url}/#evaluation-{run.plan}", **STATUS["status-light.png"])
     page.wait_for_selector("#details-title")
-    page.get_by_text("Examples that changed against the best").click()
+    page.get_by_text("Examples that changed against the step before").click()
     page.locator(".changed img").first.wait_for()
     page.screenshot(path=FOLDER / EVALUATION)
     page.context.close()
