@@ -146,14 +146,20 @@ class Film:
         count = min(_FRAMES, len(self.frames))
         chosen = [self.frames[round(number * (len(self.frames) - 1) / (count - 1))] for number in range(count)]
         images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in chosen]
-        pixels = images[-1].tobytes()
-        colours = Counter(pixels[place : place + 3] for place in range(0, len(pixels), 3))
-        palette = Image.new("P", (1, 1))  # one for all: else unchanged parts would differ from frame to frame
-        palette.putpalette(b"".join(colour for colour, _ in colours.most_common(_COLOURS)))
+        palette = common_colours(images[-1])  # one for all: else unchanged parts would differ from frame to frame
         drawn = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
         each = round(1000 * (LIVE_SECONDS - _LAST_FRAME_SECONDS) / (count - 1))
         durations = [*[each] * (count - 1), round(1000 * _LAST_FRAME_SECONDS)]
         drawn[0].save(path, save_all=True, append_images=drawn[1:], duration=durations, loop=0, optimize=True)
+
+
+def common_colours(image: Image.Image) -> Image.Image:
+    """Return a palette of the most common colours of an image."""
+    pixels = image.tobytes()
+    colours = Counter(pixels[place : place + 3] for place in range(0, len(pixels), 3))
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(b"".join(colour for colour, _ in colours.most_common(_COLOURS)))
+    return palette
 
 
 @contextmanager
@@ -213,7 +219,9 @@ def status_pages(browser: Browser, run: FinishedRun) -> None:
     for name, options in STATUS.items():
         page = opened(browser, run.url, **options)
         picture = Image.open(io.BytesIO(page.screenshot(**part_of(page, name))))
-        picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(FOLDER / name, optimize=True)
+        whole = picture.convert("RGB")
+        few = whole.quantize(palette=common_colours(whole), dither=Image.Dither.NONE)
+        few.save(FOLDER / name, optimize=True)
         page.context.close()
     page = opened(browser, f"{run.url}/#evaluation-{run.plan}", **STATUS["status-light.png"])
     page.wait_for_selector("#details-title")
