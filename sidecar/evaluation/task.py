@@ -181,7 +181,7 @@ class Task:
         goals: Whether larger or smaller numbers are better, "max" or "min", by EVAL_SET/METRIC, such as
             `{"harness/acc": "max"}`. It is needed for numbers that have no direction of their own: those of `evaluate`
             and of a `test_step`, and some metrics. "none": neither is better.
-        slices: Parts of each eval set that are measured on their own in the same pass, by metrics of `sidecar.metrics`:
+        slices: Parts of each eval set that are measured on their own in the same pass, by metrics that can be sliced:
             by name, a function of (x, y) of a batch as numpy arrays, or the name of a column of x or y. One bool for
             each example makes one slice, and one text or whole number makes a slice for each value, such as
             "country=de". A tuple of two of the names crosses them.
@@ -189,8 +189,8 @@ class Task:
             of a PNG or JPEG, or an array of pixels, such as `lambda x, y: x`; None: nothing. It takes (x, y) of the
             example as numpy arrays, and is called for examples whose prediction is wrong, or for all if the columns do
             not say that. It needs `predictions`. Each worker saves at most 1,000 inputs of a set, and 8 MiB.
-        intervals: Whether `Sums` and metrics of frameworks have 95 % intervals that need their numbers for parts of the
-            data. None: those that take at most 0.1 s and 5 % of the evaluation of a set; True: all; False: none.
+        intervals: Whether `Sums` and metrics of torchmetrics have 95 % intervals that need their numbers for parts of
+            the data. None: those that take at most 0.1 s and 5 % of the evaluation of a set; True: all; False: none.
     """
 
     build_model: Callable[[], Any] | None = None

@@ -21,15 +21,13 @@ from sidecar.evaluation.metrics.random_groups import FEWEST_EXAMPLES, groups_of,
 from sidecar.evaluation.states import ExactSum, GatheredBatches, SetStates, exact_sum
 from sidecar.evaluation.states.array_bytes import decode, encode
 
-MOST_BYTES: Final = 5 << 10
-"""The most bytes of labels and predictions of an example in a sample."""
-
 Numbers = Callable[[Sequence[NDArray[Any]], int], Mapping[str, float]]
 """A function that returns the numbers for arrays with a row for each example, each of which counts so many times."""
 
 _SAMPLE: Final = "sample"
 _SLOW: Final = "slow intervals"
 _GROUPS: Final = 40
+_MOST_BYTES: Final = 10 << 10  # of an example
 _MOST_BIAS: Final = 1 / 3  # in standard errors: of such intervals nearly 94 % contain the truth
 _BYTES: Final = 32 << 20  # of a sample with its heads
 _SHARE: Final = 0.05  # of an evaluation that the intervals of a set may take
@@ -59,6 +57,8 @@ def add_to_sample(states: SetStates, first: int | None, arrays: Sequence[NDArray
     places = np.arange(first, first + len(arrays[0]))
     chosen = groups_of(places, sample.info, _GROUPS) >= 0
     if chosen.any():
+        if sum(array.nbytes for array in arrays) > len(places) * _MOST_BYTES:
+            return
         sample.put(first, encode([[places[chosen]], *([array[chosen]] for array in arrays)]))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.data.slice_table import SliceTable
+from sidecar.evaluation.failures import CannotBeMergedError
 from sidecar.evaluation.metrics.accuracy import Accuracy, TopK
 from sidecar.evaluation.metrics.confusion_matrix import ConfusionMatrix
 from sidecar.evaluation.metrics.foreign import InTurn
@@ -162,7 +163,15 @@ def with_slices(result: MetricResult, states: SetStates, compute: Callable[[SetS
     by_slice = states.get(BY_SLICE)
     if not isinstance(by_slice, KeyedStates):
         return result
-    return replace(result, slices={key: compute(one).values for key, one in by_slice.items()})
+    return replace(result, slices={key: _values(compute, one) for key, one in by_slice.items()})
+
+
+def _values(compute: Callable[[SetStates], MetricResult], states: SetStates) -> Mapping[str, Value]:
+    """Return the numbers of a slice; none if the metric of a framework has none for so few examples."""
+    try:
+        return compute(states).values
+    except CannotBeMergedError:
+        return {}
 
 
 def _of_metric(states: SetStates) -> SetStates:

@@ -1,20 +1,24 @@
 """Find the metrics of torchmetrics that a task lists, and measure with them. torchmetrics is never imported here."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sidecar.errors import TaskError
 from sidecar.evaluation.backends.torch.tensors import to_numpy
 from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric
-from sidecar.evaluation.backends.torch.torchmetrics_scales import scale_of, takes_both
+from sidecar.evaluation.backends.torch.torchmetrics_scales import as_probabilities, scale_of, takes_both
 from sidecar.evaluation.failures import CannotBeMergedError, task_error
+from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.example_sample import (
-    MOST_BYTES,
     Numbers,
     add_to_sample,
     new_sample,
@@ -25,6 +29,8 @@ from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.outputs import Output, join_results, pick, shown
 from sidecar.evaluation.states import SetStates, named, within
+
+_MOST_BYTES: Final = 5 << 10  # of a row that is copied for a sample
 
 
 def is_torchmetric(metric: Any) -> bool:
@@ -59,6 +65,7 @@ class TorchMetrics:
                 if wanted(name):
                     self._metrics[name].put_in_turn("")
         self._outputs = list(dict.fromkeys(metric.output for metric in self._metrics.values()))
+        self._most_bytes: float = _MOST_BYTES
         self._began = time.monotonic()
 
     @property
@@ -121,8 +128,8 @@ class TorchMetrics:
         """
         arrays = [array for metric in self._metrics.values() for array in metric.change(y, predictions, weights)]
         for output in self._outputs:
-            arrays += _rows_of(y if output is None else pick(y, output), examples)
-            arrays += _rows_of(predictions if output is None else pick(predictions, output), examples)
+            parts = (y, predictions) if output is None else (pick(y, output), pick(predictions, output))
+            arrays += [_rows_of(part, examples, self._most_bytes) for part in parts]
         return arrays
 
     @property
@@ -162,6 +169,10 @@ class TorchMetrics:
         states = self._results().states(info.shard)
         for name, metric in self._metrics.items():
             states |= named(name, metric.new_states(info.shard))
+            if metric.reason is None:
+                by_slice = sliced.states_by_slice(partial(_new_states, metric), info)
+                states |= named(name, by_slice)
+                self._most_bytes = math.inf if by_slice else self._most_bytes
         for output in self._outputs:
             states |= named(_sample(output), new_sample(info, list(self._of_sample(output))))
         return states
@@ -176,10 +187,14 @@ class TorchMetrics:
                 self._found.add(name)
             at += metric.width
         for place, output in enumerate(self._outputs):
+            ys, predicted = arrays[at + 2 * place :][:2]
             own = within(states, _sample(output))
-            for y, predictions, first in zip(*arrays[at + 2 * place :][:2], firsts, strict=True):
+            for y, predictions, first in zip(ys, predicted, firsts, strict=True):
                 if len(y) == len(predictions):
                     add_to_sample(own, first, [y, predictions])
+            for name, metric in self._metrics.items():
+                if metric.output == output and f"{name}/{sliced.BY_SLICE}" in states:
+                    _add_slices(metric, within(states, name), ys, predicted, firsts)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers of all metrics; raises `EvaluationError` if two have the same name."""
@@ -190,12 +205,40 @@ class TorchMetrics:
             for name, metric in self._metrics.items()
             if metric.reason is None or name in in_turn
         )
-        return MetricResult(joined.values, joined.classes, (*joined.notes, *results.notes(states)))
+        return replace(joined, notes=(*joined.notes, *results.notes(states)))
 
     def _computed(self, metric: TorchMetric, states: SetStates) -> MetricResult:
-        result = metric.compute(within(states, metric.name))
+        own = within(states, metric.name)
+        result = sliced.with_slices(metric.compute(own), own, metric.compute)
         of_sample = within(states, _sample(metric.output))
         return with_intervals(result, of_sample, self._of_sample(metric.output), metric.name)
+
+
+def _new_states(metric: TorchMetric, info: EvalSetInfo) -> SetStates:
+    return metric.new_states(info.shard)
+
+
+def _add_slices(
+    metric: TorchMetric,
+    states: SetStates,
+    ys: Sequence[NDArray[Any]],
+    predicted: Sequence[NDArray[Any]],
+    firsts: Sequence[int | None],
+) -> None:
+    """Add the examples of each slice of batches: of all at once to a metric that counts, which gives the same bits."""
+    if not all(len(y) == len(predictions) > 0 for y, predictions in zip(ys, predicted, strict=True)):
+        raise TaskError(
+            f"metric {metric.name!r}: slices are for labels and predictions that are each one tensor with a row for "
+            f"each example: leave Task(slices=…) out, or list the metric in a set without slices"
+        )
+    read = [as_probabilities(metric.metric, torch.from_numpy(one)).numpy() for one in predicted]
+    places = [sliced.joined_places([first], [len(y)]) for y, first in zip(ys, firsts, strict=True)]
+    batches = list(zip(ys, read, places, strict=True))
+    if metric.counts and len({(y.dtype, y.shape[1:], one.dtype, one.shape[1:]) for y, one, _ in batches}) == 1:
+        batches = [(np.concatenate(ys), np.concatenate(read), np.concatenate(places))]
+    for y, predictions, of_batch in batches:
+        for of_slice, chosen in sliced.slices_of(metric.name, states, of_batch, {len(y)}):
+            metric.add_part(of_slice, y[chosen], predictions[chosen])
 
 
 def _sample(output: Output) -> str:
@@ -203,12 +246,12 @@ def _sample(output: Output) -> str:
     return f"sample of {shown(output, 'examples')}"
 
 
-def _rows_of(part: Any, examples: int) -> list[NDArray[Any]]:
+def _rows_of(part: Any, examples: int, most_bytes: float) -> NDArray[Any]:
     """Return a tensor with a row for each example as an array; an empty one for anything else, and for large rows."""
     is_plain = isinstance(part, torch.Tensor) and part.ndim and len(part) == examples and not part.is_complex()
-    if not is_plain or part.numel() * part.element_size() > examples * MOST_BYTES:
-        return [np.zeros(0)]
-    return [np.array(to_numpy(part))]
+    if not is_plain or part.numel() * part.element_size() > examples * most_bytes:
+        return np.zeros(0)
+    return np.array(to_numpy(part))
 
 
 def _members(output: Output, metric: Any) -> Iterator[tuple[str, Output, Any]]:

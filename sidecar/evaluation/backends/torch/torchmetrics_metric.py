@@ -249,6 +249,19 @@ class TorchMetric:
         """Return whether the number is that of any examples, without the order of batches and without extremes."""
         return self.reason is None and not self._merged_states.has_extremes
 
+    @property
+    def counts(self) -> bool:
+        """Return whether the states count, so that several batches may be one."""
+        return self.reason is None and self._merged_states.are_counts
+
+    def add_part(self, states: SetStates, y: NDArray[Any], predictions: NDArray[Any]) -> None:
+        """Add examples of a batch to states."""
+        tensors = [torch.from_numpy(part).to(self.metric.device) for part in (y, predictions)]
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a part may lack a class
+            self._update((tensors[0], tensors[1]))
+            self.add(states, [[array] for array in self.read()], [None])
+
     def numbers_of(self, arrays: Sequence[NDArray[Any]], times: int = 1) -> dict[str, float]:
         """Return the numbers for labels and predictions as one batch, which comes so many times."""
         y, predictions = (torch.from_numpy(np.array(array)).to(self.metric.device) for array in arrays)

@@ -44,6 +44,15 @@ def scale_of(predicted: Any) -> list[int]:
     return [int(is_within), int(not is_within)]
 
 
+def as_probabilities(metric: Any, predicted: torch.Tensor) -> torch.Tensor:
+    """Return predictions of a batch as the metric reads them, so that a part of them is not read in another way."""
+    if not takes_both(metric) or scale_of(predicted) != [0, 1]:
+        return predicted
+    kinds = (kind.__name__ for part in metric.modules() for kind in type(part).__mro__)
+    is_of_classes = any(kind.startswith("Multiclass") for kind in kinds)
+    return predicted.softmax(1) if is_of_classes else predicted.sigmoid()
+
+
 def of_two_scales(names: Sequence[str], counts: NDArray[Any]) -> list[Scales]:
     """Return the metrics that took batches in both ways, given two counts for each."""
     named_counts = zip(names, counts.reshape(-1, 2).tolist(), strict=True)

@@ -72,6 +72,12 @@ class MetricStates:
         """Whether a state is the largest or smallest value of all batches, so that its number is no smooth one."""
         return any(reduction in ("max", "min") for _, _, reduction in self._summed)
 
+    @property
+    def are_counts(self) -> bool:
+        """Whether all states are sums of integers, so that they are exact for any number of examples at once."""
+        are_sums = not self._listed and all(reduction == "sum" for _, _, reduction in self._summed)
+        return are_sums and all(template.dtype.kind in "iub" for template in self._templates)
+
     def use_present_shapes(self) -> None:
         """Take the shapes of the present states as those after any batch. Some metrics know them only then.
 

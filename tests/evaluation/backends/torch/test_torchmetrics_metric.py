@@ -283,3 +283,28 @@ def test_named_sums_measure_what_a_built_in_metric_does(checkpoint):
     ]
     assert all(result == results[0] for result in results)
     assert results[0]["share"].hex == results[0]["accuracy"].hex
+
+
+@pytest.mark.parametrize("name", ["MulticlassF1Score", "BinaryAveragePrecision", "R2Score"])
+def test_slices_have_the_number_of_their_examples_alone(checkpoint, name):
+    """For counts, scores that the metric reads as logits, and sums of floats; bits do not depend on workers."""
+    import torchmetrics
+    from torchmetrics import classification
+
+    arguments, data = KINDS[name]
+    make = getattr(torchmetrics, name, None) or getattr(classification, name)
+    if name == "BinaryAveragePrecision":
+        data = data | {"predict": lambda x: x[:, 0]}
+    given = replace(task(lambda: [make(**arguments)], **data), slices={"kind": lambda _, y: y})
+    results = [result_of_ranks(given, checkpoint, ranks)["test"].slices for ranks in (1, 2, 3, 5)]
+    assert len({str(result) for result in results}) == 1
+    x, y = tensors()
+    predict, labels = data.get("predict", lambda x: x.softmax(1)), data.get("labels", lambda y, _x: y)
+    for kind in range(3):
+        metric, rows = make(**arguments), y == kind
+        predicted = predict(x)
+        if name == "BinaryAveragePrecision":
+            predicted = predicted.sigmoid()
+        metric.update(predicted[rows], labels(y, x)[rows])
+        (found,) = results[0][f"kind={kind}"].values()
+        assert number(found) == pytest.approx(float(metric.compute()), rel=1e-5)
