@@ -1,13 +1,16 @@
 """The recipes of the page about language models work as typed: each trainer, tasks, settings, two workers."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from lm import tiny
 from lm.conftest import PACKAGES
@@ -41,12 +44,18 @@ def recipe(needs, tmp_path):
     environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     environ |= {"SIDECAR_WORKER_PYTHON": str(PYTHON), "OMP_NUM_THREADS": "1"}
 
-    def run(*words):
-        done = subprocess.run(
-            list(map(str, words)), cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=400, check=False
-        )
-        assert not done.returncode, done.stdout + done.stderr
-        return done.stdout
+    def run(*words, meanwhile=None):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(list(map(str, words)), cwd=tmp_path, env=environ, **pipes) as program:
+            try:
+                if meanwhile is not None:
+                    meanwhile(psutil.Process(program.pid))
+                out, err = program.communicate(timeout=400)
+            except BaseException:
+                program.terminate()
+                raise
+        assert not program.returncode, out + err
+        return out
 
     def evaluate(folder="ckpts", *, task="", replicas=1):
         words = ("eval", folder, *(("--task", task) if task else ()), "--replicas", replicas, "--json")
@@ -112,6 +121,39 @@ def test_sharded_checkpoints_of_fsdp(recipe):
     assert one["metrics"] == two["metrics"]
     assert one["step"] == 20
     assert one["metrics"]["perplexity"]["bits_per_byte"]["value"] < 3
+
+
+def _kill_follower(daemon):
+    """Kill the second process of the first worker, once it is there, and wait until its worker has ended."""
+    end = time.monotonic() + 300
+    while time.monotonic() < end:
+        for process in daemon.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                leader = process.parent()
+                if "--follows" in process.cmdline() and "--follows" not in leader.cmdline():
+                    process.kill()
+                    leader.wait(60)
+                    return
+        time.sleep(0.1)
+    pytest.fail("there was no second process")
+
+
+@pytest.mark.timeout(1200)
+def test_workers_of_two_processes_with_settings_alone(recipe):
+    """The model is divided by its tensor parallel plan; a process that is killed costs an attempt, and no number."""
+    folder, run, evaluate = recipe
+    run(PYTHON, "train_lm.py")
+    alone = evaluate()["metrics"]
+    shutil.rmtree(folder / "ckpts/checkpoint-10")
+    settings = 'processes_per_worker = 2\nmodel_parallel = "tensor"\nhttp = "127.0.0.1:0"\nstop_after_step = 20\n'
+    (folder / "sidecar.toml").write_text(settings + (folder / "sidecar.toml").read_text())
+    run(sys.executable, "-m", "sidecar", "run", "ckpts", meanwhile=_kill_follower)
+    rows = json.loads(run(sys.executable, "-m", "sidecar", "history", "ckpts", "--json"))
+    (row,) = (each for each in rows if each["status"] == "succeeded")
+    assert row["step"] == 20
+    for eval_set, numbers in alone.items():
+        for name, number in numbers.items():
+            assert row["metrics"][eval_set][name]["value"] == pytest.approx(number["value"], rel=1e-6), name
 
 
 @pytest.mark.timeout(900)
