@@ -69,7 +69,8 @@ def print_again(
 
 
 def _observe_and_collect(observer: RunObserver, seconds: float, pause: Pause) -> RunStatus:
-    observe_for(observer, seconds, pause)
+    if seconds:  # else the status itself takes the only look
+        observe_for(observer, seconds, pause)
     return observer.collect()
 
 
