@@ -52,8 +52,9 @@ def compare(
 
     A record has `metric`, `label` (of a class or slice), `old`, `new`, `difference` with its 95 % interval `lower` and
     `upper`, the `rule` by which it was found, `verdict` (`better`, `worse` or an empty text), `detectable` (the
-    difference that is seen in 80 % of all cases), the numbers of the examples that were `fixed` and `broken`, their
-    `inputs` (by number, the `text` or `image` that `Task(show=…)` returned), and a `note`: those of `sidecar compare`.
+    difference that is seen in 80 % of all cases), the numbers of the examples that were `fixed` and `broken`, whether
+    right or wrong is known of each example (`changes_known`), their `inputs` (by number, the `text` or `image` that
+    `Task(show=…)` returned), and a `note`: those of `sidecar compare`.
 
     Args:
         checkpoint_dir: As in `history`.

@@ -102,6 +102,7 @@ class ObservedRun:
             "hint": status.no_run or None,
             "checkpoint_dir": self.place,
             "page_links": self.settings.page_links,
+            "best_metric": self.settings.best_metric,
             "version": version(),
             **self.facts,
         }

@@ -81,6 +81,7 @@ class ServedRun:
             facts={
                 "checkpoint_dir": place_of(settings.checkpoint_dir),
                 "page_links": settings.page_links,
+                "best_metric": settings.best_metric,
                 **({} if among is None else {"all_runs": "/"}),
             },
             log_of=details.log_of,

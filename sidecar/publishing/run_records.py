@@ -111,6 +111,7 @@ def difference_record(one: NumberDifference, inputs: Mapping[int, Input]) -> Rec
         "detectable": one.detectable,
         "fixed": list(one.fixed),
         "broken": list(one.broken),
+        "changes_known": one.changes_known,
         "inputs": {place: input_record(shown) for place, shown in inputs.items()},
         "note": one.found.note,
     }

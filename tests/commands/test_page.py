@@ -79,6 +79,8 @@ def test_two_evaluations_are_compared_example_by_example(compared, look):
         [compared], "/evaluation?plan=2", path, f"/api{path}", ready=lambda found: found.get("evaluated") == 2
     )
     assert "comparison?new=2&amp;old=1" in one
+    assert "example by example" in one
+    assert ">+0.0451</data>, <data" in one
     assert "<h1>ckpt-2 compared with ckpt-1</h1>" in html
     assert "+0.06" in html
     assert '<span class="good">better</span> (paired)' in html

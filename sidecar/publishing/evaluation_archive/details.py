@@ -1,24 +1,40 @@
 """Read everything about one evaluation, or about the difference of two, from shared storage."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.coordination.closed_plan import read_closed
 from sidecar.coordination.comparability import obstacle
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.storage import Storage
-from sidecar.errors import RecordError, SidecarError, StorageLostError
+from sidecar.errors import RecordError, SidecarError, StorageError, StorageLostError
 from sidecar.protocol.records import Outcome
 from sidecar.publishing.evaluation_archive.confusion import matrices
 from sidecar.publishing.report import closed_row, numbers
 
+if TYPE_CHECKING:
+    from sidecar.retention.saves.evaluation_differences import NumberDifference
+
 EXAMPLES_SHOWN: Final = 50
 """The most examples of a comparison that changed from wrong to right, or from right to wrong."""
 
+EXAMPLES_PAIRED: Final = 500_000
+"""The most examples that are paired for the differences of one evaluation, so that its page does not wait for long."""
+
+_TOO_MANY: Final = "there are too many examples for the page of an evaluation; the comparison pairs them"
+
 _MOST_SAVES: Final = 64  # larger groups than any that was seen
+
+
+class Other(NamedTuple):
+    """Name a number of another evaluation."""
+
+    eval_set: str
+    metric: str
+    plan: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +44,7 @@ class DetailsReader:
     storage: Storage  # the state directory of the run
     root: Path  # the same as a folder, in which predictions lie
     log_of: Callable[[Closed], str | None] = lambda _: None  # returns the log file of a worker of this node
+    most_paired: int = EXAMPLES_PAIRED
 
     def details(self, plan: int, run: str | None) -> dict[str, Any] | None:
         """Return everything about a plan of a run; None if its records are missing or damaged."""
@@ -60,6 +77,29 @@ class DetailsReader:
                 one[kind] = one[kind] if one[kind] is not None and math.isfinite(one[kind]) else None
         rows = {"new": closed_row(after), "old": closed_row(before)}
         return rows | {"differences": found, "confusion": self._changed_matrices(after.outcome, before.outcome)}
+
+    def distances(self, plan: int, others: Collection[Other], run: str | None) -> dict[Other, dict[str, Any]]:
+        """Return the difference of each number of a plan from that of another one, with its interval.
+
+        They are paired while no more than `most_paired` examples are read. What cannot be read is missing.
+        """
+        from sidecar.retention.saves.evaluation_differences import differences  # noqa: PLC0415 - as for a comparison
+
+        new, left, found = self._closed(plan, run), self.most_paired, dict[Other, dict[str, Any]]()
+        olds = {each: self._closed(each, run) for each in {other.plan for other in others}}
+        for other in others:
+            old, metric = olds[other.plan], f"{other.eval_set}/{other.metric}"
+            if new is None or new.outcome.result is None or old is None or old.outcome.result is None:
+                continue
+            unpaired = _TOO_MANY if new.result.examples.get(other.eval_set, 0) > left else None
+            try:
+                one = next(differences(self.root, new, old, metric, unpaired), None)
+            except StorageError as error:
+                one = next(differences(self.root, new, old, metric, str(error)), None)
+            if one is not None:
+                found[other] = difference_json(one)
+                left -= one.found.examples or 0
+        return found
 
     def _changed_matrices(self, new: Outcome, old: Outcome) -> list[dict[str, Any]]:
         """Return each confusion matrix of an outcome minus that of the one before, if they can be compared."""
@@ -108,6 +148,19 @@ class DetailsReader:
 
 class _NoStatesError(Exception):
     """The metric states of a rank are missing, or cannot be read."""
+
+
+def difference_json(one: "NumberDifference") -> dict[str, Any]:
+    """Return a difference with its interval, with the keys of `sidecar.results.compare`."""
+    found = one.found
+    return {
+        "difference": found.number,
+        "lower": found.lower,
+        "upper": found.upper,
+        "rule": found.rule,
+        "verdict": one.verdict,
+        "note": found.note,
+    }
 
 
 def details_json(closed: Closed, saved: Iterable[bytes] = ()) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def neighbours(archive: ArchivedEvaluations, plan: int, best: Mapping[tuple[str,
     the nearest plans that evaluated something, whether they failed or not; None at the ends. `goals`: `max`, `min` or
     `none` by eval set and metric. `against`: by eval set and metric the values of `before`, the evaluation with the
     next lower step, and of `best`. One is missing if there is none, or if its value cannot be compared: other data,
-    another task, or NaN.
+    another task, or NaN. `not_comparable` lists, in the same way, those that have other data or another task.
     """
     rows = archive.rows
     place = bisect_left(rows, plan, key=lambda row: row.plan)
@@ -24,31 +24,37 @@ def neighbours(archive: ArchivedEvaluations, plan: int, best: Mapping[tuple[str,
     later = next((row.plan for row in rows[place:] if row.plan > plan and row.attempt is not None), None)
     here = next((row for row in archive.of_plan(plan) if row.status == OutcomeStatus.SUCCEEDED), None)
     against: dict[str, dict[str, Any]] = {}
+    not_comparable: dict[str, dict[str, list[str]]] = {}
     goals: dict[str, dict[str, str]] = {}
     if here is not None:
         for eval_set, metric, goal in here.names:
-            found = _against(archive, here, (eval_set, metric), best.get((eval_set, metric)))
+            found, others = _against(archive, here, (eval_set, metric), best.get((eval_set, metric)))
             against.setdefault(eval_set, {})[metric] = found
+            not_comparable.setdefault(eval_set, {})[metric] = others
             goals.setdefault(eval_set, {})[metric] = goal
-    return {"previous": earlier, "next": later, "goals": goals, "against": against}
+    around = {"previous": earlier, "next": later, "goals": goals}
+    return around | {"against": against, "not_comparable": not_comparable}
 
 
 def _against(
     archive: ArchivedEvaluations, here: ArchivedEvaluation, name: tuple[str, str], best: int | None
-) -> dict[str, dict[str, Any]]:
-    """Return the values that one number of an evaluation is compared with."""
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the values that a number of an evaluation is compared with, and which cannot be compared with it."""
     starts = archive.starts(name[0])
     stretch, at = bisect_right(starts, here.plan), _order(here)
-    points = [
-        (row, number)
-        for row, number in archive.points(*name)
-        if math.isfinite(number.value) and bisect_right(starts, row.plan) == stretch
-    ]
-    before = max(
-        ((row, number) for row, number in points if _order(row) < at), key=lambda p: _order(p[0]), default=None
-    )
-    reached = next(((row, number) for row, number in points if row.plan == best), None)
-    return {what: _json(*found) for what, found in (("before", before), ("best", reached)) if found is not None}
+    finite = [(row, number) for row, number in archive.points(*name) if math.isfinite(number.value)]
+    found: dict[str, dict[str, Any]] = {}
+    others = []
+    for what, of in (
+        ("before", [(row, number) for row, number in finite if _order(row) < at]),
+        ("best", [(row, number) for row, number in finite if row.plan == best]),
+    ):
+        comparable = [(row, number) for row, number in of if bisect_right(starts, row.plan) == stretch]
+        if comparable:
+            found[what] = _json(*max(comparable, key=lambda point: _order(point[0])))
+        elif of:
+            others.append(what)
+    return found, others
 
 
 def _order(row: ArchivedEvaluation) -> tuple[int, int]:

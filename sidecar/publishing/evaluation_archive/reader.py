@@ -17,7 +17,7 @@ from sidecar.coordination.journal_state import Entry, EntryLog, JournalState
 from sidecar.coordination.run import read_run
 from sidecar.errors import SidecarError
 from sidecar.publishing.evaluation_archive.curve import curve_json
-from sidecar.publishing.evaluation_archive.details import DetailsReader
+from sidecar.publishing.evaluation_archive.details import DetailsReader, Other
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations, Part
 
 T = TypeVar("T")
@@ -47,8 +47,8 @@ class _Known:
 
 _NOTHING: Final = _Known()
 
-_Question = tuple[int, int | None] | Part
-"""A plan, and the one that it is compared with; or a class or slice, whose numbers of all plans are wanted."""
+_Question = tuple[int, int | None] | tuple[int, tuple[Other, ...]] | Part
+"""A plan, and the one or the numbers that it is compared with; or a class or slice: its numbers of all plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class ArchiveReader:
     _failing: str | None = None
     _asked_at: float = 0.0
     _wanted: OrderedDict[_Question, None] = field(default_factory=OrderedDict)
-    _answers: OrderedDict[_Question, dict[str, Any] | None] = field(default_factory=OrderedDict)  # None: there is none
+    _answers: OrderedDict[_Question, dict[Any, Any] | None] = field(default_factory=OrderedDict)  # None: there is none
 
     def update(self, _: object, history: JournalState) -> None:
         """Note what the loop knows. Never waits for storage."""
@@ -111,16 +111,20 @@ class ArchiveReader:
         """Return in what two evaluations differ, or None until they were read. Raises as `details`."""
         return self._answer((new, old))
 
+    def distances(self, plan: int, others: tuple[Other, ...]) -> dict[Other, dict[str, Any]] | None:
+        """Return the difference of an evaluation from each number, or None until it was read. Raises as `details`."""
+        return self._answer((plan, others))
+
     def part_curve(self, part: Part) -> dict[str, Any] | None:
         """Return the curve of a class or slice, or None until the journal was read for it. Raises as `details`."""
         return self._answer(part)
 
-    def _answer(self, question: _Question) -> dict[str, Any] | None:
+    def _answer(self, question: _Question) -> dict[Any, Any] | None:
         with self._changed:
             archive = self._begin()
             if question not in self._answers:
                 for plan in question if self._whole and not isinstance(question, Part) else ():
-                    if plan is not None and not any(row.attempt is not None for row in archive.of_plan(plan)):
+                    if isinstance(plan, int) and not any(row.attempt is not None for row in archive.of_plan(plan)):
                         raise LookupError(f"plan {plan} evaluated nothing, or has not ended")
                 self._wanted[question] = None
                 while len(self._wanted) > DETAILS_KEPT:
@@ -244,10 +248,12 @@ class ArchiveReader:
                 while len(self._answers) > DETAILS_KEPT:
                     self._answers.popitem(last=False)
 
-    def _found(self, question: _Question) -> dict[str, Any] | None:
+    def _found(self, question: _Question) -> dict[Any, Any] | None:
         if isinstance(question, Part):
             return self._part_curve(question)
         plan, other = question
+        if isinstance(other, tuple):
+            return self.details_reader.distances(plan, other, self._run)
         if other is not None:
             return self.details_reader.comparison(plan, other, self._run)
         details = self.details_reader.details(plan, self._run)

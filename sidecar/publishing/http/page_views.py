@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 from urllib.parse import parse_qs
 
 from sidecar.publishing.evaluation_archive.curve import LEAST_POINTS, MOST_POINTS, curve_json
+from sidecar.publishing.evaluation_archive.details import Other
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations, Part
 from sidecar.publishing.evaluation_archive.neighbours import neighbours
 from sidecar.publishing.evaluation_archive.reader import ArchiveReader
@@ -149,13 +150,30 @@ class PageViews:
         found = self.archive.details(plan)
         if found is None:
             return None
+        status = self._status()
+        bests = status.get("best") or {}
         best = {
             (eval_set, metric): numbers.get("plan")
             for eval_set, by_metric in found["metrics"].items()
             for metric in by_metric
-            if (numbers := (self._status().get("best") or {}).get(f"{eval_set}/{metric}"))
+            if (numbers := bests.get(f"{eval_set}/{metric}"))
         }
-        return found | self._directory() | self.archive.read(lambda archive: neighbours(archive, plan, best))
+        around = self.archive.read(lambda archive: neighbours(archive, plan, best))
+        others = [
+            (Other(eval_set, metric, other["plan"]), other)
+            for eval_set, by_metric in around["against"].items()
+            for metric, against in by_metric.items()
+            for other in against.values()
+            if other["plan"] != plan
+        ]
+        if others:
+            distances = self.archive.distances(plan, tuple(dict.fromkeys(name for name, _ in others)))
+            if distances is None:
+                return None
+            for name, other in others:
+                other["difference"] = distances.get(name)
+        best_metric = status.get("best_metric") or next(iter(bests), None)
+        return found | self._directory() | around | {"best_metric": best_metric}
 
     def _evaluation(self, asked: "_Parameters") -> Response:
         return self._as_json(self._details(asked.whole("plan", None, 1, _LARGEST_PLAN)))

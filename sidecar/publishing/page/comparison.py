@@ -6,14 +6,16 @@ from typing import Any, Final
 
 from sidecar.publishing.page.confusion_matrix import matrix_picture
 from sidecar.publishing.page.document import Files, frame
-from sidecar.publishing.page.markup import cell, head, moment, step, table, text
+from sidecar.publishing.page.markup import cell, exact, head, moment, step, table, text
 from sidecar.publishing.page.numbers import plan_link
-from sidecar.system.plain_text import number
 
 _VERDICTS: Final[Mapping[str, str]] = {
     "better": '<span class="good">better</span>',
     "worse": '<span class="bad">worse</span>',
 }
+
+
+_NO_ANSWERS: Final = "its saved values do not say which examples are right"
 
 
 def comparison_page(found: Mapping[str, Any], run: str, files: Files) -> str:
@@ -30,7 +32,7 @@ def comparison_page(found: Mapping[str, Any], run: str, files: Files) -> str:
 <p class="note">{_one("new", new)} · {_one("old", old)}</p>
 {table(heads, map(_row, found["differences"]), caption="Differences, new minus old")}
 <p class="note">Where the same examples were evaluated, the interval is that of the differences example by example.</p>
-<section id="changed">{changed and f"<h2>Examples that changed</h2>{changed}"}</section>
+<section id="changed"><h2>Examples that changed</h2>{changed or _unchanged(found["differences"])}</section>
 {"".join(map(_matrix, found["confusion"]))}
 <p class="note">All of them: <code class="path">{text(line)}</code> ·
 <a href="api/comparison?new={new["plan"]}&amp;old={old["plan"]}" download="comparison-{new["plan"]}.json">JSON</a></p>
@@ -44,8 +46,8 @@ def _one(word: str, row: Mapping[str, Any]) -> str:
 
 
 def _row(one: Mapping[str, Any]) -> str:
-    difference = "" if one["difference"] is None else f"{'+' * (one['difference'] > 0)}{number(one['difference'])}"
-    interval = "" if one["lower"] is None else f"{number(one['lower'])} to {number(one['upper'])}"
+    difference = "" if one["difference"] is None else exact(one["difference"], signed=True)
+    interval = "" if one["lower"] is None else f"{exact(one['lower'])} to {exact(one['upper'])}"
     if one["rule"] == "none":
         verdict = f"cannot be compared: {text(one['note'])}"
     elif not interval:
@@ -55,17 +57,26 @@ def _row(one: Mapping[str, Any]) -> str:
     return (
         f"<tr><th scope='row'>{text(one['metric'])}</th>{cell(text(one['label']))}"
         f"{_number(one['old'])}{_number(one['new'])}"
-        f"{cell(text(difference), 'number')}{cell(text(interval))}{cell(verdict)}</tr>"
+        f"{cell(difference, 'number')}{cell(interval)}{cell(verdict)}</tr>"
     )
 
 
 def _number(of: float | None) -> str:
-    return cell("not finite" if of is None else text(number(of)), "number")
+    return cell("not finite" if of is None else exact(of), "number")
 
 
 def _matrix(one: Mapping[str, Any]) -> str:
     shown = matrix_picture(one["classes"], one["matrix"], of="changes")
     return f"<h2>Change of the confusion matrix {text(one['set'])}/{text(one['metric'])}</h2>{shown}"
+
+
+def _unchanged(differences: Sequence[Mapping[str, Any]]) -> str:
+    """Return that no example changed; or that this is not known, and why not."""
+    whole = [one for one in differences if not one["label"]]
+    if known := [one["metric"] for one in whole if one["changes_known"]]:
+        return f"<p>No example changed from wrong to right or back: {text(', '.join(known))}.</p>"
+    reasons = "".join(f"<li>{text(one['metric'])}: {text(one['note'] or _NO_ANSWERS)}</li>" for one in whole)
+    return f"<p>It is not known which examples changed.</p><ul>{reasons}</ul>"
 
 
 def _changed(one: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sidecar.protocol.records import PHASES
 from sidecar.publishing.failures import ADVICE
@@ -13,6 +13,7 @@ from sidecar.publishing.page.markup import (
     advice,
     bounds,
     cell,
+    exact,
     head,
     lines,
     moment,
@@ -28,6 +29,13 @@ from sidecar.system.plain_text import counted, number
 _BACK = '<p><a href="./">Status of the run</a></p>'
 
 _STATES_REMOVED = "removed by retention (keep_states); the numbers are those of the journal"
+
+_RULES: Final[Mapping[str, str]] = {
+    "paired": "example by example",
+    "intervals": "from both intervals",
+    "value": "noise unknown",
+}
+"""Words for how the interval of a difference was found."""
 
 Details = Mapping[str, Any]
 
@@ -118,12 +126,18 @@ def _numbers(details: Details) -> str:
     for eval_set, by_metric in details["metrics"].items():
         for name, json in by_metric.items():
             against = details["against"].get(eval_set, {}).get(name, {})
+            others = details["not_comparable"].get(eval_set, {}).get(name, ())
+            before, best = (
+                _not_comparable("other data, or another task")
+                if what in others
+                else _distance(json, against.get(what), is_best=what == "best")
+                for what in ("before", "best")
+            )
             goal = details["goals"].get(eval_set, {}).get(name)
             rows.append(
                 f"<tr>{cell(text(eval_set))}<th scope='row'>{text(name)}&nbsp;{GOALS.get(goal, '')}</th>"
                 f"{cell(value(json), 'number')}{cell(bounds(json))}"
-                f"{cell(_distance(json, against.get('before')), 'number')}"
-                f"{cell(_distance(json, against.get('best'), is_best=True), 'number')}"
+                f"{cell(before, 'number delta')}{cell(best, 'number delta')}"
                 f"{cell(text(details['examples'].get(eval_set)), 'number')}</tr>"
             )
     heads = [
@@ -131,11 +145,15 @@ def _numbers(details: Details) -> str:
         head("metric"),
         head("value", "number"),
         head("95 % interval"),
-        head("against step before", "number"),
-        head("against best", "number"),
+        head("Δ to step before", "number"),
+        head("Δ to best", "number"),
         head("examples", "number"),
     ]
     return table(heads, rows, caption="Numbers of this evaluation") + _compared(details)
+
+
+def _not_comparable(why: str) -> str:
+    return f'<span class="note" title="{text(why)}">not comparable</span>'
 
 
 def _distance(json: Details, other: Details | None, *, is_best: bool = False) -> str:
@@ -145,21 +163,27 @@ def _distance(json: Details, other: Details | None, *, is_best: bool = False) ->
     difference = json["value"] - other["value"]
     if is_best and difference == 0:
         return BEST
-    shown = f"{'+' if difference > 0 else ''}{number(difference)}"
+    found = other.get("difference") or {"rule": None}
+    if found["rule"] == "none":
+        return _not_comparable(found["note"])
     told = f"{number(other['value'])} at {f'step {step(other)}' if step(other) else 'a checkpoint without a step'}"
-    return f'<span title="{text(told)}">{plan_link(other["plan"], text(shown))}</span>'
+    told += f"; {_RULES[found['rule']]}" if found["rule"] else ""
+    told += f": {found['note']}" if found.get("note") else ""
+    interval = ""
+    if found.get("lower") is not None:
+        ends = f"{exact(found['lower'], signed=True, digits=3)}, {exact(found['upper'], signed=True, digits=3)}"
+        interval = f' <span class="interval">[{ends}]</span>'
+    return f'<span title="{text(told)}">{plan_link(other["plan"], exact(difference, signed=True))}{interval}</span>'
 
 
 def _compared(details: Details) -> str:
-    """Return how to see whether the differences are more than chance; nothing if there are none."""
-    if not any(found for by_metric in details["against"].values() for found in by_metric.values()):
-        return ""
+    """Return how to see what else differs; nothing if nothing is to compare with. `best_metric` names the best."""
     others = {
         what: other["plan"]
-        for by_metric in details["against"].values()
-        for found in reversed(by_metric.values())
+        for eval_set, by_metric in details["against"].items()
+        for name, found in reversed(by_metric.items())
         for what, other in found.items()
-        if other["plan"] != details["plan"]
+        if other["plan"] != details["plan"] and (what == "before" or f"{eval_set}/{name}" == details["best_metric"])
     }
     pages = {
         words: f"comparison?new={details['plan']}&amp;old={others[what]}"
@@ -175,7 +199,8 @@ def _compared(details: Details) -> str:
     line = shlex.join(["sidecar", "compare", details["directory"], "best", details["checkpoint"]])
     return (
         (
-            f'<p class="note">Are these differences more than chance, and which examples changed? Compare with the '
+            f'<p class="note">Δ is the difference with its 95 % interval, if that is known: example by example where '
+            f"predictions were saved. Which examples, classes and slices changed? Compare with the "
             f'{" or the ".join(links)}, or type <code class="path">{text(line)}</code></p>{changed}'
         )
         if links
@@ -253,9 +278,10 @@ def _rank(json: Details | None, sign: int) -> tuple[bool, float]:
 
 
 def _with_bar(json: Details | None) -> str:
-    """Return a number with its interval as a tooltip, and for one from 0 to 1 a bar."""
+    """Return a number with a bar if it is from 0 to 1; its interval as text is for those who do not see the bar."""
+    shown = f'{value(json)}<span class="unseen"> {bounds(json)}</span>' if bounds(json) else value(json)
     if json is None or json["value"] is None or not 0 <= json["value"] <= 1:
-        return value(json)
+        return shown
     ends = [100 * min(max(json[end], 0), 1) for end in ("lower", "upper") if json.get(end) is not None]
     interval = (
         f'<rect class="interval" x="{ends[0]:.2f}" y="4" width="{ends[1] - ends[0]:.2f}" height="4"/>'
@@ -264,7 +290,7 @@ def _with_bar(json: Details | None) -> str:
     )
     return (
         f'<svg class="bar" aria-hidden="true" viewBox="0 0 100 12" preserveAspectRatio="none">'
-        f'<rect class="value" width="{100 * json["value"]:.2f}" height="12"/>{interval}</svg> {value(json)}'
+        f'<rect class="value" width="{100 * json["value"]:.2f}" height="12"/>{interval}</svg> {shown}'
     )
 
 

@@ -72,10 +72,13 @@ def bounds(json: Mapping[str, Any] | None) -> str:
     """Return the 95 % interval of a number; nothing if it has none."""
     if json is None or json.get("lower") is None or json.get("upper") is None:
         return ""
-    return (
-        f'<span class="interval"><data value="{text(float(json["lower"]).hex())}">{text(number(json["lower"]))}</data>'
-        f' to <data value="{text(float(json["upper"]).hex())}">{text(number(json["upper"]))}</data></span>'
-    )
+    lower, upper = (value({"value": end, "hex": float(end).hex()}) for end in (json["lower"], json["upper"]))
+    return f'<span class="interval">{lower} to {upper}</span>'
+
+
+def exact(of: float, *, signed: bool = False, digits: int = 5) -> str:
+    """Return a number that was calculated: some digits to read, with a plus if `signed`, and all of them in `value`."""
+    return f'<data value="{of!r}">{"+" * (signed and of > 0)}{of:.{digits}g}</data>'
 
 
 def moment(timestamp: Any, *, since: bool = False) -> str:

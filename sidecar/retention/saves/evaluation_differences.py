@@ -35,6 +35,7 @@ class NumberDifference:
     # one alone. Empty if right or wrong is not known of each.
     fixed: tuple[int, ...] = ()
     broken: tuple[int, ...] = ()
+    changes_known: bool = False  # right or wrong is known of each example
 
     @property
     def verdict(self) -> str:
@@ -55,11 +56,14 @@ class NumberDifference:
         return (self.found.upper - self.found.lower) / 2 * (1 + _POWER / Z)
 
 
-def differences(root: Path, new: Closed, old: Closed, only: str | None = None) -> Iterator[NumberDifference]:
+def differences(
+    root: Path, new: Closed, old: Closed, only: str | None = None, unpaired: str | None = None
+) -> Iterator[NumberDifference]:
     """Yield the differences of all numbers that both evaluations have, or of the metric `only`, as EVAL_SET/METRIC.
 
-    `root`: the state directory of the run. Numbers that cannot be compared have a difference without a number, whose
-    note says why; a note of another difference says why it is not paired.
+    `root`: the state directory of the run. `unpaired`: why no predictions are to be read, as a note; None: they are.
+    Numbers that cannot be compared have a difference without a number, whose note says why; a note of another
+    difference says why it is not paired. Raises `StorageError` if the bucket that holds predictions does not answer.
     """
     after, before = new.result, old.result
     for eval_set, metrics in after.metrics.items():
@@ -76,7 +80,7 @@ def differences(root: Path, new: Closed, old: Closed, only: str | None = None) -
                 new=value,
                 found=Difference(rule="none", number=None, note=why or ""),
             )
-            yield one if why is not None else _found(root, new, old, eval_set, name, one)
+            yield one if why is not None else _found(root, new, old, eval_set, name, one, unpaired)
         of_classes, were = after.classes.get(eval_set, {}), before.classes.get(eval_set, {})
         for name, labels in of_classes.items() if why is None and only is None else ():
             for label, value in labels.items():
@@ -102,9 +106,13 @@ def changed_inputs(
     return inputs_of(root, (new, old), eval_set_of(new.result, one.metric), places) if places else {}
 
 
-def _found(root: Path, new: Closed, old: Closed, eval_set: str, name: str, one: NumberDifference) -> NumberDifference:
+def _found(
+    root: Path, new: Closed, old: Closed, eval_set: str, name: str, one: NumberDifference, unpaired: str | None
+) -> NumberDifference:
     """Return a difference with its interval, example by example if both evaluations have saved that."""
     by_numbers = compare_values(one.new, one.old)
+    if unpaired is not None:
+        return replace(one, found=replace(by_numbers, note=unpaired))
     try:
         newer, older, groups = saved_pair(root, new, old, eval_set, name)
     except UnusableError as error:
@@ -123,6 +131,7 @@ def _found(root: Path, new: Closed, old: Closed, eval_set: str, name: str, one: 
     return replace(
         one,
         found=paired,
+        changes_known=True,
         fixed=tuple(place for place, after in changed if after),
         broken=tuple(place for place, after in changed if not after),
     )

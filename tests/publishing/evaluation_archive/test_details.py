@@ -1,12 +1,16 @@
 """Details of one evaluation, and comparisons of two, as far as storage has them."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from served_run import ServedRun, value
 
+from sidecar.evaluation.backend import Rows
+from sidecar.evaluation.npy_table import NpyTable
 from sidecar.evaluation.states import ExactSum
-from sidecar.publishing.evaluation_archive.details import DetailsReader
+from sidecar.publishing.evaluation_archive.details import DetailsReader, Other
 
 
 @pytest.fixture
@@ -67,6 +71,39 @@ def test_the_change_of_a_confusion_matrix(run, reader, tmp_path):
     assert (found["set"], found["metric"], found["classes"]) == ("test", "m", ["cat", "dog"])
     assert found["matrix"] == [[6.0, -6.0], [0.0, 0.0]]
     assert reader.comparison(other, old, run.run_id)["confusion"] == []
+
+
+def test_distances_are_paired_where_predictions_were_saved(run, reader, tmp_path):
+    """Within a bound of examples; an evaluation that is not there has none, and other data are not compared."""
+    labels = np.zeros(100, np.int64)
+    for wrong in (20, 10):
+        plan = run.plan(f"wrong-{wrong}", 100 - wrong, members=1)
+        table = NpyTable(tmp_path / plan.folder / "worker-0-of-1" / "predictions" / "test")
+        table.add(
+            Rows(0, 100, {"y": labels, "predictions": np.eye(2, dtype=np.float32)[[1] * wrong + [0] * (100 - wrong)]})
+        )
+        table.finish()
+        table.close()
+        run.succeed({"test": {"accuracy": value(1 - wrong / 100), "loss": value(0.5, "min")}}, examples={"test": 100})
+    old, new = plan.plan - 1, plan.plan
+    paired, loss, other_data = (
+        Other("test", "accuracy", old),
+        Other("test", "loss", old),
+        Other("test", "accuracy", 1),
+    )
+    asked = (paired, loss, other_data, Other("test", "accuracy", 3), Other("test", "accuracy", 99))
+    found = reader.distances(new, asked, run.run_id)
+    assert list(found) == [paired, loss, other_data]
+    assert (found[paired]["rule"], found[paired]["verdict"]) == ("paired", "better")
+    assert found[paired]["difference"] == pytest.approx(0.1)
+    assert 0 < found[paired]["lower"] < 0.1 < found[paired]["upper"] < 0.25
+    assert (found[loss]["rule"], found[loss]["lower"]) == ("value", None)
+    assert "no column 'loss'" in found[loss]["note"]
+    assert found[other_data]["rule"] == "none"
+    found = replace(reader, most_paired=99).distances(new, asked, run.run_id)
+    assert (found[paired]["rule"], found[other_data]["rule"]) == ("value", "none")
+    assert "the comparison pairs them" in found[paired]["note"]
+    assert reader.distances(99, asked, run.run_id) == {}
 
 
 def test_numbers_that_are_not_finite_are_none(run, reader):

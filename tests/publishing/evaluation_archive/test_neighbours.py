@@ -41,6 +41,8 @@ def test_other_data_and_nan_are_no_comparison():
     """Neither as the one before nor as the best."""
     archive = past_of([(10, 0.9, "a"), (20, 0.1, "b"), (30, math.nan, "b"), (40, 0.2, "b")])
     assert against(archive, 2, best=1) == {}
+    assert neighbours(archive, 2, {NAME: 1})["not_comparable"] == {"test": {"accuracy": ["before", "best"]}}
+    assert neighbours(archive, 4, {NAME: 4})["not_comparable"] == {"test": {"accuracy": []}}
     assert against(archive, 4, best=1) == {"before": 2}
 
 

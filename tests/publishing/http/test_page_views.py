@@ -171,6 +171,8 @@ def test_details_of_any_evaluation(server):
     _, _, page = details(server, 3, "/evaluation")
     assert 'id="details"' in page
     assert (3 / 200).hex() in page
+    assert found["against"]["test"]["accuracy"]["before"]["difference"]["rule"] == "intervals"
+    assert "+0.005</data></a> <span" in page
     _, _, failed = details(server, 50, "/evaluation")
     assert "ValueError: no" in failed
     assert "/var/tmp/sidecar-logs/worker-1.7.log" in failed
@@ -182,6 +184,8 @@ def test_a_comparison_of_evaluations(server):
     assert status == 200
     assert "noise unknown" in page
     assert "+0.005" in page
+    assert "not known which examples changed" in page
+    assert "plan 4 has no saved predictions" in page
     assert answered(server, "/api/comparison?new=50&old=3")[0] == 404
     assert answered(server, "/comparison?new=4&old=0")[0] == 400
 
@@ -327,6 +331,10 @@ def test_the_best_point_is_that_of_the_gauges(tmp_path):
         assert curve["plans"] == [1, 2, 3]
         assert curve["best"] == run.published.status["best"]["test/accuracy"]["plan"]
         assert curve["best"] != 1
+        assert json.loads(details(server, 3)[2])["best_metric"] == "test/accuracy"
+        run.publisher.facts = {"best_metric": "test/loss"}
+        run.tell(pending=1)
+        assert json.loads(details(server, 3)[2])["best_metric"] == "test/loss"
 
 
 def fields(found, name=""):

@@ -21,7 +21,8 @@ class Seen(HTMLParser):
         self.ids += [given for name, given in attrs if name == "id"]
         if tag not in ("meta", "link", "input", "img"):
             self.open.append(tag)
-        self.leads = dict(attrs).get("href") if tag == "a" else None
+        if tag == "a":
+            self.leads = dict(attrs).get("href")
 
     def handle_startendtag(self, tag, attrs):
         """Such an element has no end."""
@@ -33,7 +34,7 @@ class Seen(HTMLParser):
     def handle_data(self, data):
         """Note the text between the tags, and the target of a link under its text."""
         self.text += data
-        if self.open and self.open[-1] == "a":
+        if "a" in self.open:
             self.links[data] = self.leads
 
 

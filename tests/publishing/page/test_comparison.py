@@ -14,7 +14,7 @@ def found(**of):
     row = {"plan": 7, "checkpoint": EVIL, "step": None, "step_source": None, "completed_at": "2026-01-01T00:00:00Z"}
     one = {"metric": EVIL, "label": EVIL, "old": 0.5, "new": 0.25, "difference": -0.25, "lower": None, "upper": None}
     one |= {"rule": "value", "verdict": "", "note": "", "fixed": [], "broken": [], "fixed_count": 0, "broken_count": 0}
-    one["inputs"] = {}
+    one |= {"inputs": {}, "changes_known": False}
     return {
         "new": row,
         "old": row | {"plan": 5},
@@ -35,6 +35,9 @@ def found(**of):
         ({"broken": [3, 5], "broken_count": 51}, "51 broken3, 5 …"),
         ({"fixed": [3, 5], "fixed_count": 2, "inputs": {3: {"text": EVIL}}}, f"2 fixed{EVIL}35"),
         ({"broken": [3], "broken_count": 1, "inputs": {3: {"image": EVIL}}}, "1 broken3"),
+        ({"label": "", "changes_known": True}, f"No example changed from wrong to right or back: {EVIL}."),
+        ({"label": "", "note": "none saved"}, f"not known which examples changed.{EVIL}: none saved"),
+        ({"label": "", "rule": "paired"}, f"not known which examples changed.{EVIL}: its saved values"),
     ],
 )
 def test_a_number_tells_what_is_known(of, words):

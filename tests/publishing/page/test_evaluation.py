@@ -1,5 +1,6 @@
 """Show one evaluation with everything that the journal knows."""
 
+import pytest
 from publishing.page.conftest import FILES, Seen
 from served_run import value
 
@@ -16,7 +17,8 @@ def details_of(run, plan, best=()):
     for entry in run.history.entries:
         archive.add(entry)
     entry = next(each for each in run.history.entries if each.plan.plan == plan)
-    return details_json(entry) | {"log": None, "directory": "/data/my ckpts"} | neighbours(archive, plan, dict(best))
+    more = {"log": None, "directory": "/data/my ckpts", "best_metric": "test/accuracy"}
+    return details_json(entry) | more | neighbours(archive, plan, dict(best))
 
 
 def test_the_page_of_an_evaluation(run):
@@ -44,6 +46,49 @@ def test_an_evaluation_is_compared_with_the_one_before_and_the_best(run):
     assert found.links["← previous"] == "evaluation?plan=2"
     assert "next →" not in found.links
     assert "sidecar compare '/data/my ckpts' best ckpt-3" in found.text
+
+
+@pytest.mark.parametrize(
+    ("difference", "words", "told"),
+    [
+        ({"rule": "paired", "lower": -0.25, "upper": 0.75}, "+0.25 [-0.25, +0.75]", "0.5 at step 2; example by"),
+        ({"rule": "intervals", "lower": 0.125, "upper": 1.0, "note": "<b>"}, "[+0.125, +1]", "intervals: &lt;b&gt;"),
+        ({"rule": "value", "lower": None, "upper": None}, "+0.25-0.15", "noise unknown"),
+        ({"rule": "none", "note": "the code changed"}, "not comparable-0.15", "the code changed"),
+        (None, "+0.25-0.15", "0.5 at step 2"),
+    ],
+)
+def test_differences_have_intervals(run, difference, words, told):
+    """In the table itself, with how they were found; the best without one is shown by its number."""
+    for plan, number in enumerate((0.9, 0.5, 0.75), 1):
+        run.plan(f"ckpt-{plan}", plan)
+        run.succeed({"test": {"accuracy": value(number)}})
+    details = details_of(run, 3, {("test", "accuracy"): 1}.items())
+    details["against"]["test"]["accuracy"]["before"]["difference"] = difference
+    page = evaluation_page(details, "mnist", FILES)
+    found = Seen(page)
+    assert found.open == []
+    assert words in found.text
+    assert told in page
+
+
+def test_the_best_is_that_of_best_metric(run):
+    """Other metrics have their own best evaluation, with which examples are not compared; other data are told."""
+    for plan in (1, 2):
+        run.plan(f"ckpt-{plan}", plan)
+        run.succeed({"test": {"loss": value(float(plan), "min"), "accuracy": value(plan / 4)}})
+    best = {("test", "loss"): 1, ("test", "accuracy"): 2}
+    page = evaluation_page(details_of(run, 2, best.items()), "mnist", FILES)
+    assert "Examples that changed against the step before" in page
+    assert "Examples that changed against the best" not in page
+    page = evaluation_page(details_of(run, 2, best.items()) | {"best_metric": "test/loss"}, "mnist", FILES)
+    assert "comparison?new=2&amp;old=1" in page.partition("Examples that changed against the best")[0]
+    assert "Examples that changed against the best" in page
+    run.plan("ckpt-3", 3)
+    run.succeed({"test": {"loss": value(0.5, "min"), "accuracy": value(0.5)}}, data="8")
+    page = evaluation_page(details_of(run, 3, best.items()), "mnist", FILES)
+    assert page.count("not comparable") == 4
+    assert "Examples that changed" not in page
 
 
 def test_the_worst_class_and_slice_come_first(run):

@@ -433,7 +433,7 @@ def test_arrow_keys_lead_to_the_next_evaluation(run, serve, visit):
     head.click()
     head.click()
     assert names.all_inner_texts() == ["dog", "cat", "ant"]
-    page.get_by_role("button", name="class").click()
+    page.get_by_role("button", name="class", exact=True).click()
     assert names.all_inner_texts() == ["ant", "cat", "dog"]
     page.get_by_role("link", name="ant").click()
     page.wait_for_selector(".part-curve[data-drawn='ant'] canvas")
@@ -457,6 +457,8 @@ def test_inputs_of_changed_examples(run, serve, visit):
         table.finish()
         table.close()
         run.succeed({"test": {"accuracy": value(0.9)}}, examples={"test": 100})
+    run.plan("=without", 90)
+    run.succeed({"test": {"accuracy": value(0.5)}}, examples={"test": 100})
     page = visit(f"{serve(run).url}/#evaluation-2")
     page.get_by_text("Examples that changed against the step before").click()
     images = page.locator(".changed img")
@@ -466,12 +468,26 @@ def test_inputs_of_changed_examples(run, serve, visit):
     ]
     assert images.evaluate_all("all => all.map(each => each.naturalWidth)") == [8] * 6
     assert page.locator(".changed q").all_inner_texts() == [EVIL[0]] * 4
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV: Numbers of this evaluation").click()
+    assert download.value.suggested_filename == "epoch-15.keras-Numbers-of-this-evaluation.csv"
+    (line,) = csv.DictReader(Path(download.value.path()).read_text().splitlines())
+    assert (line["eval set"], line["value"], line["Δ to step before"], line["Δ to best"]) == (
+        "test",
+        "0.9",
+        "0.0",
+        "best",
+    )
+    assert -0.1 < float(line["Δ to step before lower"]) < 0 < float(line["Δ to step before upper"]) < 0.1
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     problems(axe, page)
     page.goto(f"{page.url.partition('#')[0]}comparison?new=2&old=1")
     page.get_by_role("heading", name="Examples that changed").wait_for()
     assert page.locator(".examples img").count() == 6
     problems(axe, page)
+    page.goto(f"{page.url.partition('comparison')[0]}evaluation?plan=3")
+    page.get_by_text("Examples that changed against the step before").click()
+    page.get_by_text("test/accuracy: plan 3 has no saved predictions").wait_for()
 
 
 def test_smoothing_and_log_scale(run, serve, visit):

@@ -25,8 +25,7 @@ async function fill(details) {
   const words = details.querySelector("p");
   try {
     const examples = await examplesOf(details.dataset.page);
-    if (examples.length) words.before(...examples);
-    else words.prepend("Saved predictions tell of no example that changed. ");
+    words.before(...examples);
   } catch {
     delete details.dataset.filled; // opened again, they are asked for again
     words.prepend("They cannot be read now. ");

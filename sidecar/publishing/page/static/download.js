@@ -1,4 +1,5 @@
-// Save what a card shows: its points as CSV and JSON, and its picture as SVG and PNG. Nothing leaves the browser.
+// Save what a card shows: its points as CSV and JSON, and its picture as SVG and PNG; and tables as CSV.
+// Nothing leaves the browser.
 
 import { printable, shortened } from "./chart.js";
 
@@ -11,13 +12,52 @@ const KINDS = { csv: "text/csv", json: "application/json", svg: "image/svg+xml",
 /** Return the points of all curves as CSV: one line for each, with all digits and with the exact bits. */
 export function csvOf(lines, metric) {
   const heads = ["run", "eval_set", "metric", "step", "plan", "checkpoint", "completed_at", "value", "hex", "lower", "upper", "examples"];
-  const named = (name) => (FORMULA.test(name ?? "") ? `'${name}` : name);
   const rows = lines.flatMap(({ run, set, curve }) => curve.plans.map((plan, place) => [
     named(run), named(set), named(metric), curve.steps[place], plan, named(curve.checkpoints[place]), curve.completed_at[place],
     curve.values[place], curve.hex[place], curve.lower[place], curve.upper[place], curve.examples[place],
   ]));
+  return csvLines([heads, ...rows]);
+}
+
+/** Return a text that a spreadsheet does not take for a formula. */
+function named(name) {
+  return FORMULA.test(name ?? "") ? `'${name}` : name;
+}
+
+/** Return rows of values as lines of CSV. */
+function csvLines(rows) {
   const cell = (value) => (/[",\r\n]/.test(value ?? "") ? `"${value.replaceAll('"', '""')}"` : value ?? "");
-  return [heads, ...rows].map((row) => row.map(cell).join(",") + "\n").join("");
+  return rows.map((row) => row.map(cell).join(",") + "\n").join("");
+}
+
+/** Return a table as CSV, with all digits. A column with intervals becomes several. */
+export function csvOfTable(table) {
+  const numbersOf = (cell) => [...cell.querySelectorAll("data")].map((data) => (data.title || data.value).split(" = ")[0]);
+  const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => {
+    const numbers = numbersOf(cell);
+    return numbers.length ? numbers : [named(cell.textContent.trim())];
+  }));
+  const heads = [...table.tHead.rows[0].cells].map((head, place) => {
+    const name = named(head.textContent.trim()), count = Math.max(1, ...rows.map((row) => row[place].length));
+    return [[name], [name], [`${name} lower`, `${name} upper`], [name, `${name} lower`, `${name} upper`]][count];
+  });
+  return csvLines([heads.flat(), ...rows.map((row) => row.flatMap((cell, place) => heads[place].map((_, part) => cell[part])))]);
+}
+
+/** Add a button below each table of an evaluation or comparison that saves it. */
+export function offerTables(root) {
+  for (const table of root.querySelectorAll("#details table")) {
+    const scroll = table.parentElement, above = scroll.previousElementSibling, button = document.createElement("button");
+    const title = above?.matches("h3") ? above.textContent : table.caption.textContent;
+    button.type = "button";
+    button.textContent = "CSV";
+    button.setAttribute("aria-label", `CSV: ${title}`);
+    button.addEventListener("click", () => saveFile(`${document.querySelector("#details :is(h1, h2)").textContent} ${title}`, "csv", csvOfTable(table)));
+    const menu = document.createElement("p");
+    menu.className = "downloads";
+    menu.append("Save as ", button);
+    scroll.append(menu);
+  }
 }
 
 /** Return an element of a picture. */
@@ -134,8 +174,13 @@ async function save(kind, { title, metric, chart, lines }) {
     svg: () => svgOf(chart, title),
     png: () => pngOf(svgOf(chart, title)),
   };
+  saveFile(title, kind, await make[kind]());
+}
+
+/** Save a file of a kind under a title. */
+function saveFile(title, kind, content) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([await make[kind]()], { type: KINDS[kind] }));
+  link.href = URL.createObjectURL(new Blob([content], { type: KINDS[kind] }));
   link.download = `${title.replace(/[^\p{L}\p{N}._-]+/gu, "-")}.${kind}`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);

@@ -1,5 +1,6 @@
 // Show an evaluation in a dialog when the fragment of the address names it: #evaluation-7.
 
+import { offerTables } from "./download.js";
 import { makeSortable } from "./sort.js";
 import { showTimes } from "./times.js";
 
@@ -47,6 +48,7 @@ export function showEvaluations() {
     dialog.replaceChildren(close, ...content);
     showTimes(dialog);
     makeSortable(dialog);
+    offerTables(dialog);
     dialog.scrollTop = 0;
   }
 

@@ -2,6 +2,7 @@
 
 import { showChangedExamples } from "./changed_examples.js";
 import { Curves } from "./curves.js";
+import { offerTables } from "./download.js";
 import { showEvaluations } from "./evaluation.js";
 import { addOlderOnRequest } from "./older.js";
 import { follow } from "./live.js";
@@ -11,6 +12,7 @@ import { showTimes } from "./times.js";
 
 showTimes(document);
 makeSortable(document);
+offerTables(document);
 showPartCurves();
 showChangedExamples();
 setInterval(() => showTimes(document), 5000);
