@@ -33,6 +33,7 @@ _MOST_BLOCKS: Final = 8  # 2 MiB
 _MOST_AT_ONCE: Final = 8 * _BLOCK_BYTES  # a larger piece is read without being kept
 _DUE: Final = 0.9  # of the time between two listings: a scan a moment early must not wait for the next scan
 _DEEPEST: Final = 16
+_MOST_ASKED: Final = 100  # of the objects that a listing lacks: those of one checkpoint
 _NAMED: Final = 3  # names without a stub that are reported
 
 
@@ -58,10 +59,7 @@ class BucketMirror:
             return
         self._forget_blocks(now)
         listed = {found.key: found for found in self.store.listing()}
-        if not listed and self._objects and self.store.beginning(next(iter(self._objects)), 1):
-            # A login page of a network, which answers everything, reads like an empty listing.
-            what = "the listing is empty, but an object is there: check bucket_endpoint and network"
-            raise BucketError(errno.EIO, what, self.folder.url)
+        self._reject_short(listed)
         for key in _folders(listed):  # as consoles of buckets make them, to show a folder
             del listed[key]
         self._ignored = {}
@@ -71,6 +69,23 @@ class BucketMirror:
             if self._objects.get(key) != found:
                 self._show(found)
         self._listed_at = now
+
+    def _reject_short(self, listed: Collection[str]) -> None:
+        """Raise `BucketError` if objects that the listing lacks are there.
+
+        A login page of a network, which answers everything, reads like an empty listing; so does an error that comes
+        with status 200; and a listing whose next page is not named ends early. Such a listing lacks its last names.
+        """
+        missing = sorted(self._objects.keys() - listed)[-_MOST_ASKED:]
+        try:
+            found, _ = self.store.together(dict.fromkeys(missing, 1), ()) if missing else ({}, {})
+        except BucketError as error:
+            if error.errno != errno.EACCES:  # an object that nobody may read is no checkpoint
+                raise
+            return
+        if any(found.values()):
+            what = "the listing lacks objects that are there: check bucket_endpoint and network"
+            raise BucketError(errno.EIO, what, self.folder.url)
 
     def open(self, path: Path, descriptor: int) -> BinaryIO:
         """Return a file that reads the object of the stub at `path`, which is open as `descriptor`."""

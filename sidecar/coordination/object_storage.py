@@ -12,12 +12,16 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
+from sidecar.coordination.heartbeats import FOLDER
+from sidecar.coordination.run import JOURNAL_FOLDERS, SEGMENTS
 from sidecar.coordination.storage import MAX_RECORD_BYTES, Surveyed
 from sidecar.errors import RecordError, SettingsError, StorageError
 from sidecar.system.object_store import BucketError, StoredObject
 
 _PROBE: Final = ".probe-"
 _PROBE_BYTES: Final = 64
+_REMEMBERED: Final = (FOLDER, *JOURNAL_FOLDERS, SEGMENTS)
+_MOST_ASKED: Final = 3  # of the names that a listing lacks
 
 
 class Objects(Protocol):
@@ -54,6 +58,7 @@ class ObjectStorage:
     def __init__(self, objects: Objects, url: str, on_answer: Callable[[], None] = lambda: None) -> None:
         self._objects, self._url, self._on_answer = objects, url, on_answer
         self._surveyed: dict[str, dict[str, tuple[str, bytes]]] = {}  # by folder and path: etag and content
+        self._listed: dict[str, set[str]] = {}  # names by folder, for those in `_REMEMBERED`
 
     def create(self, path: str, data: bytes) -> None:
         """Create an object, unless the name exists: the server decides."""
@@ -117,6 +122,8 @@ class ObjectStorage:
                 if found is None or found[0] != holding:
                     return
             self._objects.delete(path)
+            folder, _, name = path.rpartition("/")
+            self._listed.get(folder, set()).discard(name)
 
     def sweep(self, folder: str, before: float) -> None:
         """Do nothing: there are no unfinished writes."""
@@ -161,12 +168,23 @@ class ObjectStorage:
                 raise
 
     def _below(self, folder: str) -> dict[str, StoredObject]:
-        """Return the objects below a folder, by their names from there on. A name that leaves it is skipped."""
+        """Return the objects below a folder, by their names from there on. A name that leaves it is skipped.
+
+        A listing that ends early, such as one whose next page is not named, lacks its last names. So the last ones that
+        were there before, and are missing, are asked for. Raises `BucketError` if one of them is there.
+        """
         start = f"{folder}/"
-        listed = self._objects.listing(folder)
-        return {
-            found.key[len(start) :]: found for found in listed if found.key.startswith(start) and found.key != start
+        below = {
+            found.key[len(start) :]: found
+            for found in self._objects.listing(folder)
+            if found.key.startswith(start) and found.key != start
         }
+        if folder in _REMEMBERED:
+            for name in sorted(self._listed.get(folder, set()) - below.keys())[-_MOST_ASKED:]:
+                if self._objects.beginning(f"{start}{name}", 1) is not None:
+                    raise BucketError(errno.EIO, "the listing lacks objects that are there: check bucket_endpoint")
+            self._listed[folder] = set(below)
+        return below
 
     @contextlib.contextmanager
     def _explained(self, verb: str, path: str, size: int = 0) -> Iterator[None]:

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -33,6 +33,10 @@ MOST_OBJECTS: Final = 500_000
 
 _MOST_NAME_BYTES: Final = 128 << 20  # of all names and etags in one listing: 256 for each object
 _LISTING_SECONDS: Final = 120.0
+_LISTING_BYTES: Final = 128 << 20  # of memory that a listing may take, and 1 KiB more for each object
+_OBJECT_BYTES: Final = 1 << 10
+_CHUNK_OBJECTS: Final = 100  # so that a short page that comes again is noticed soon
+_LOOK_SECONDS: Final = 0.01  # between two looks at the memory while a listing comes
 _PART_BYTES: Final = 16 << 20
 _PARTS: Final = 4  # that are fetched at the same time
 _AT_ONCE: Final = 64  # small objects that are read at the same time
@@ -48,6 +52,7 @@ _NOT_UNDERSTOOD: Final = re.compile(
     r"|non-partial response|Content-Range|CONTENT_RANGE|Requested \d+\.\.\d+, got"
 )
 _REFUSED: Final = (401, 403)
+_CHECK: Final = "check bucket_endpoint and network"
 _REMEDIES: Final = {
     **dict.fromkeys(
         ("ExpiredToken", "TokenRefreshRequired"), "the credentials have expired: start again with new ones"
@@ -144,7 +149,8 @@ class ObjectStore:
     def listing(self, folder: str = "") -> list[StoredObject]:
         """Return all objects in a folder and below it; "" is the prefix itself.
 
-        Raises `BucketError`, also if there are too many, or their listing has no end.
+        Raises `BucketError`, also if there are too many, or their listing has no end, repeats an object or takes too
+        much memory.
         """
         return self._request(0, partial(self._list, folder))
 
@@ -202,7 +208,7 @@ class ObjectStore:
                 try:
                     return await self._list(folder)
                 except Exception as error:  # noqa: BLE001 - as in `_request`; another right is missing
-                    raise self._explained(error, 0) from None
+                    raise self._explained(_first(error), 0) from None
 
             async def behind_gate(request: Coroutine[Any, Any, T]) -> T:
                 async with gate:
@@ -300,19 +306,34 @@ class ObjectStore:
     async def _list(self, folder: str) -> list[StoredObject]:
         import obstore  # noqa: PLC0415 - only where checkpoints lie in a bucket
 
-        found, name_bytes = list[StoredObject](), 0
-        async with asyncio.timeout(_LISTING_SECONDS):
-            async for chunk in obstore.list(self.open(), folder or None, chunk_size=1000):
-                self.requests += 1
+        found, name_bytes = dict[str, StoredObject](), 0
+        self.requests += 1
+        async with asyncio.timeout(_LISTING_SECONDS), asyncio.TaskGroup() as group:
+            watch = group.create_task(self._watch_memory(found))
+            async for chunk in obstore.list(self.open(), folder or None, chunk_size=_CHUNK_OBJECTS):
                 for entry in chunk:
                     key, etag = entry["path"], entry["e_tag"]
                     name_bytes += len(key) + len(etag or "")
                     modified_ns = max(0, int(entry["last_modified"].timestamp() * 1000) * 1_000_000)
-                    found.append(StoredObject(key, entry["size"], modified_ns, _quoted(etag)))
+                    one = StoredObject(key, entry["size"], modified_ns, _quoted(etag))
+                    if found.get(key) == one:  # "a" and "a/", which obstore calls "a", too, differ
+                        raise BucketError(errno.EIO, f"the listing repeats an object: {_CHECK}", self._url(""))
+                    found[key] = one
                 if len(found) > MOST_OBJECTS or name_bytes > _MOST_NAME_BYTES:
                     text = f"there are more than {MOST_OBJECTS} objects: name a folder in it that holds one run"
                     raise BucketError(errno.E2BIG, text, self._url(""))
-        return found
+            watch.cancel()
+        return list(found.values())
+
+    async def _watch_memory(self, found: Sized) -> None:
+        """Raise `BucketError` as soon as this process has grown by more than a listing may take.
+
+        obstore holds the whole body of a page, however long that is, and has no limit for it.
+        """
+        most = _resident_bytes() + _LISTING_BYTES
+        while _resident_bytes() < most + len(found) * _OBJECT_BYTES:  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise BucketError(errno.EFBIG, f"the listing takes too much memory: {_CHECK}", self._url(""))
 
     async def _chunks(self, key: str, etag: str, start: int, end: int) -> AsyncIterator[bytes]:
         """Yield the bytes of an object from `start` to `end`. The etag is compared here, too: some servers do not."""
@@ -338,10 +359,9 @@ class ObjectStore:
         now = self.clock.now()
         if now < self._pause_until:
             raise BucketError(errno.ETIMEDOUT, self._paused_for, self._url(""))
+        self.open()
         try:
             result = asyncio.run(request())
-        except SettingsError:
-            raise
         except Exception as error:  # noqa: BLE001 - obstore has its own tree of errors
             failure = self._explained(_first(error), action)
             if failure.errno == errno.ETIMEDOUT:
@@ -422,6 +442,11 @@ class ObjectStore:
                 f"{self._url('')}: its credentials or its endpoint cannot be used ({type(error).__name__}); check "
                 f"the variables that begin with {'AWS_, GOOGLE_ or AZURE_'}"
             ) from None
+
+
+def _resident_bytes() -> int:
+    """Return the memory that this process holds now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _quoted(etag: str | None) -> str:

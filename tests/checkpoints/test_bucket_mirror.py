@@ -266,17 +266,44 @@ def test_an_outage_keeps_what_was_found(bucket):
     assert bucket.scan().found == before
 
 
-def test_a_login_page_is_not_an_empty_bucket(bucket):
-    """A network that answers everything with a page takes away no checkpoint; a bucket that is empty does."""
-    bucket.server.objects["run/model-7.pt"] = torch_file(64)
-    assert bucket.names() == ["model-7.pt"]
-    bucket.server.answer = lambda *_: (200, {}, b"<html><body>log in</body></html>")
-    with pytest.raises(StorageError, match="the listing is empty, but"):
-        bucket.scan()
-    bucket.server.answer = lambda *_: None
-    assert bucket.names() == ["model-7.pt"]
+SHORT = page([("run/a", 1, '"x"')]).replace(b">false<", b">true<")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html><body>log in</body></html>",
+        b"<Error><Code>InternalError</Code></Error>",
+        SHORT,
+    ],
+    ids=["login", "error", "no_token"],
+)
+def test_a_listing_that_lacks_objects_takes_no_checkpoint_away(bucket, body):
+    """A page of a network, an error with status 200, a page that names no next one; what is gone is gone."""
+    files = {f"run/model-{step}.pt": torch_file(64, step) for step in range(1, 4)}
+    bucket.server.objects |= {"run/a": b"1", **files}
+    names = bucket.names()
+    assert sorted(names) == [f"model-{step}.pt" for step in range(1, 4)]
+    for lost in (set(), {"run/model-1.pt", "run/model-3.pt"}):  # one is there
+        for key in lost:
+            del bucket.server.objects[key]
+        bucket.server.answer = lambda _, query: (200, {}, body) if "list-type" in query else None
+        with pytest.raises(StorageError, match="lacks objects that are there"):
+            bucket.scan()
+        bucket.server.answer = lambda *_: None
+        assert bucket.names() == [name for name in names if f"run/{name}" not in lost]
     bucket.server.objects.clear()
     assert bucket.names() == []
+
+
+def test_an_object_that_nobody_may_read_may_go(bucket):
+    """A listing without it is whole, though the server does not say whether it is there."""
+    bucket.server.objects |= {"run/model-7.pt": torch_file(64), "run/secret": b""}
+    assert bucket.names() == ["model-7.pt"]
+    del bucket.server.objects["run/secret"]
+    bucket.server.answer = lambda path, _: (403, {}, b"") if path.endswith("secret") else None
+    assert bucket.names() == ["model-7.pt"]
+    assert not (bucket.folder / "secret").exists()
 
 
 def test_names_that_differ_in_case_or_escapes_are_different_objects(bucket):

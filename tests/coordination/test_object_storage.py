@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from heartbeats import make_heartbeat
-from object_servers import ObjectServer
+from object_servers import ObjectServer, page
 
 from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
 from sidecar.coordination.liveness import Liveness
@@ -136,6 +136,26 @@ def test_a_server_in_trouble_is_an_error_of_storage(monkeypatch):
                 storage.read("run.json", 64)
         server.answer = lambda *_: (404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
         assert storage.read("run.json", 64) is None
+
+
+@pytest.mark.parametrize("folder", ["members", "segments"])
+@pytest.mark.parametrize("body", [b"<Error/>", page([("state/a/plans/1", 1, '"x"')])], ids=["error", "ends_early"])
+def test_a_listing_that_lacks_objects_is_an_error(monkeypatch, folder, body):
+    """Nodes and parts of the journal do not vanish by it; one that was deleted does."""
+    body = body.replace(b"plans", folder.encode()).replace(b">false<", b">true<")
+    with ObjectServer({f"state/a/{folder}/{number}": b"" for number in range(1, 4)}) as server:
+        for variable, value in server.environment.items():
+            monkeypatch.setenv(variable, value)
+        store = ObjectStore(scheme="s3", bucket="b", prefix="state/a", rules=RULES)
+        storage = ObjectStorage(store, "s3://b/state/a")
+        assert storage.names(folder) == ["1", "2", "3"]
+        server.answer = lambda _, query: (200, {}, body) if "list-type" in query else None
+        for ask in (storage.names, storage.modified, storage.survey):
+            with pytest.raises(StorageError, match="lacks objects that are there"):
+                ask(folder)
+        server.answer = lambda *_: None
+        del server.objects[f"state/a/{folder}/3"]
+        assert storage.names(folder) == ["1", "2"]
 
 
 class Objects:

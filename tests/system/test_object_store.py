@@ -2,10 +2,12 @@
 
 import errno
 import io
+import mmap
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from fakes import FakeClock
@@ -238,6 +240,41 @@ def test_too_many_objects_are_refused(server, store, monkeypatch):
     )
     assert failed(store.listing).errno == errno.E2BIG
     assert len(server.requests) < 10
+
+
+@pytest.mark.parametrize(("names", "most_requests"), [(1, 200), (1000, 3)])
+def test_a_page_that_comes_again_is_refused_at_once(server, store, names, most_requests):
+    """A server that ignores the token of the next page would send the first one for two minutes."""
+    server.answer = lambda *_: (200, {}, page([(f"run/{each}", 1, '"x"') for each in range(names)], "same"))
+    assert "repeats an object" in str(failed(store.listing))
+    assert len(server.requests) <= most_requests
+
+
+def test_an_object_and_a_folder_may_have_the_same_name(server, store):
+    """A console makes `a/` to show a folder, which obstore calls `a`."""
+    server.answer = lambda *_: (200, {}, page([("run/a", 1, '"x"'), ("run/a/", 0, '"y"')]))
+    assert [found.key for found in store.listing()] == ["a"]
+
+
+@pytest.mark.seconds
+def test_a_listing_takes_bounded_memory(server, store):
+    """A body without end is given up; obstore itself would hold all of it. A listing after it is not hurt."""
+    body = mmap.mmap(-1, 600_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # pages that are read only take none
+    server.answer = lambda *_: (200, {}, body)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = peak_bytes()
+    for listing in (store.listing, lambda: store.together({}, ("plans",))):
+        assert failed(listing).errno == errno.EFBIG
+    assert peak_bytes() - before < 400 << 20
+    server.answer = lambda *_: None
+    server.objects["run/a"] = b""
+    assert [found.key for found in store.listing()] == ["a"]
+
+
+def peak_bytes():
+    """Return the most memory that this process has held."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) << 10
 
 
 def test_pages_without_objects_do_not_hold_it_for_ever(server, store, monkeypatch):
