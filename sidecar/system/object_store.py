@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -33,10 +33,10 @@ MOST_OBJECTS: Final = 500_000
 
 _MOST_NAME_BYTES: Final = 128 << 20  # of all names and etags in one listing: 256 for each object
 _LISTING_SECONDS: Final = 120.0
-_LISTING_BYTES: Final = 128 << 20  # of memory that a listing may take, and 1 KiB more for each object
+_ANSWER_BYTES: Final = 128 << 20  # of memory that an answer may take, and 1 KiB more for each object of a listing
 _OBJECT_BYTES: Final = 1 << 10
 _CHUNK_OBJECTS: Final = 100  # so that a short page that comes again is noticed soon
-_LOOK_SECONDS: Final = 0.01  # between two looks at the memory while a listing comes
+_LOOK_SECONDS: Final = 0.01  # between two looks at the memory while an answer comes
 _PART_BYTES: Final = 16 << 20
 _PARTS: Final = 4  # that are fetched at the same time
 _AT_ONCE: Final = 64  # small objects that are read at the same time
@@ -208,7 +208,7 @@ class ObjectStore:
                 try:
                     return await self._list(folder)
                 except Exception as error:  # noqa: BLE001 - as in `_request`; another right is missing
-                    raise self._explained(_first(error), 0) from None
+                    raise self._explained(error, 0) from None
 
             async def behind_gate(request: Coroutine[Any, Any, T]) -> T:
                 async with gate:
@@ -229,9 +229,8 @@ class ObjectStore:
         import obstore  # noqa: PLC0415 - as in `_list`
 
         async def head() -> bool:
-            self.requests += 1
             try:
-                await obstore.head_async(self.open(), key)
+                await self._ask(obstore.head_async(self.open(), key))
             except FileNotFoundError:
                 return False
             return True
@@ -247,9 +246,8 @@ class ObjectStore:
         from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415 - as in `_list`
 
         async def put() -> bool:
-            self.requests += 1
             try:
-                await obstore.put_async(self.open(), key, data, mode="create")
+                await self._ask(obstore.put_async(self.open(), key, data, mode="create"))
             except AlreadyExistsError:
                 return False
             return True
@@ -269,8 +267,11 @@ class ObjectStore:
         mode: Any = {"e_tag": instead_of} if instead_of else "overwrite"
 
         async def put() -> str:
-            self.requests += 1
-            return _quoted((await obstore.put_async(self.open(), key, data, mode=mode))["e_tag"])
+            request = obstore.put_async(self.open(), key, data, mode=mode)
+            if isinstance(data, Path):  # its parts take memory, and so do those of other uploads meanwhile
+                self.requests += 1
+                return _quoted((await request)["e_tag"])
+            return _quoted((await self._ask(request))["e_tag"])
 
         return self._request(2, put)
 
@@ -279,19 +280,17 @@ class ObjectStore:
         import obstore  # noqa: PLC0415 - as in `_list`
 
         async def delete() -> None:
-            self.requests += 1
             with contextlib.suppress(FileNotFoundError):
-                await obstore.delete_async(self.open(), key)
+                await self._ask(obstore.delete_async(self.open(), key))
 
         self._request(3, delete)
 
     async def _beginning(self, key: str, most: int) -> tuple[bytes, str] | None:
         import obstore  # noqa: PLC0415 - as in `_list`
 
-        self.requests += 1
         async with asyncio.timeout(self.rules.bucket_timeout_seconds * (_RETRIES + 1)):
             try:
-                answer = await obstore.get_async(self.open(), key)
+                answer = await self._ask(obstore.get_async(self.open(), key))
             except FileNotFoundError as error:
                 if any(code in str(error) for code in _NO_BUCKET):
                     raise
@@ -308,8 +307,7 @@ class ObjectStore:
 
         found, name_bytes = dict[str, StoredObject](), 0
         self.requests += 1
-        async with asyncio.timeout(_LISTING_SECONDS), asyncio.TaskGroup() as group:
-            watch = group.create_task(self._watch_memory(found))
+        async with asyncio.timeout(_LISTING_SECONDS), self._bounded_memory(found):
             async for chunk in obstore.list(self.open(), folder or None, chunk_size=_CHUNK_OBJECTS):
                 for entry in chunk:
                     key, etag = entry["path"], entry["e_tag"]
@@ -322,27 +320,42 @@ class ObjectStore:
                 if len(found) > MOST_OBJECTS or name_bytes > _MOST_NAME_BYTES:
                     text = f"there are more than {MOST_OBJECTS} objects: name a folder in it that holds one run"
                     raise BucketError(errno.E2BIG, text, self._url(""))
-            watch.cancel()
         return list(found.values())
 
-    async def _watch_memory(self, found: Sized) -> None:
-        """Raise `BucketError` as soon as this process has grown by more than a listing may take.
+    async def _ask(self, request: Awaitable[T]) -> T:
+        """Return the answer to a request; the body of an object comes later."""
+        self.requests += 1
+        async with self._bounded_memory(()):
+            return await request
 
-        obstore holds the whole body of a page, however long that is, and has no limit for it.
+    @contextlib.asynccontextmanager
+    async def _bounded_memory(self, found: Sized) -> AsyncIterator[None]:
+        """Raise `BucketError` as soon as this process has grown by more than an answer with these objects may take.
+
+        obstore holds the whole body of a listing's page and of an error, however long that is, and has no limit for it.
         """
-        most = _resident_bytes() + _LISTING_BYTES
-        while _resident_bytes() < most + len(found) * _OBJECT_BYTES:  # noqa: ASYNC110 - no event tells of it
-            await asyncio.sleep(_LOOK_SECONDS)
-        raise BucketError(errno.EFBIG, f"the listing takes too much memory: {_CHECK}", self._url(""))
+        most = _resident_bytes() + _ANSWER_BYTES
+
+        async def watch() -> None:
+            while _resident_bytes() < most + len(found) * _OBJECT_BYTES:  # noqa: ASYNC110 - no event tells of it
+                await asyncio.sleep(_LOOK_SECONDS)
+            raise BucketError(errno.EMSGSIZE, f"the answer takes too much memory: {_CHECK}", self._url(""))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(watch())
+                yield
+                watching.cancel()
+        except ExceptionGroup as error:
+            raise _first(error) from None
 
     async def _chunks(self, key: str, etag: str, start: int, end: int) -> AsyncIterator[bytes]:
         """Yield the bytes of an object from `start` to `end`. The etag is compared here, too: some servers do not."""
         import obstore  # noqa: PLC0415 - only where checkpoints lie in a bucket
 
-        self.requests += 1
         async with asyncio.timeout(self.rules.bucket_timeout_seconds * (_RETRIES + 1)):
             options: Any = {"range": (start, end)} | ({"if_match": etag} if etag else {})
-            answer = await obstore.get_async(self.open(), key, options=options)
+            answer = await self._ask(obstore.get_async(self.open(), key, options=options))
             if etag and _quoted(answer.meta["e_tag"]) != etag:
                 raise BucketError(errno.ESTALE, "the object was replaced", self._url(key))
             left = end - start
