@@ -118,6 +118,7 @@ def test_a_process_that_is_killed_ends_its_worker(divided, checkpoints):
     assert gone(first.pid)
 
 
+@pytest.mark.nightly
 def test_a_process_that_hangs_ends_its_worker_within_the_limit(divided, checkpoints):
     """The leader waits for it, makes no progress, and is killed; so is the one that hangs."""
     group = divided(1, 2, bounds=SHORT)
