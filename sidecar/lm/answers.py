@@ -21,8 +21,9 @@ _UNFILTERED: Final = "none"
 class HarnessNumbers:
     """Hold a log-likelihood and a flag for each request, or texts; implements `sidecar.metrics.Metric`.
 
-    `aggregated` takes the answers to all requests, and returns what `lm_eval.evaluate` returns, with its `tasks` and
-    `version`. `notes` say how the answers were computed.
+    `begin` is called with the number of requests before their states are made. `aggregated` takes the answers to all
+    requests, and returns what `lm_eval.evaluate` returns, with its `tasks` and `version`, and `estimates`: by task and
+    name, a number for each document. `notes` say how the answers were computed.
     """
 
     name = "harness"
@@ -30,15 +31,18 @@ class HarnessNumbers:
     def __init__(
         self,
         name: str,
+        begin: Callable[[int | None], None],
         aggregated: Callable[[Sequence[Any]], Mapping[str, Any]],
         *,
         has_texts: bool,
         notes: tuple[str, ...] = (),
     ) -> None:
-        self._set, self._aggregated, self._has_texts, self._notes = name, aggregated, has_texts, notes
+        self._set, self._begin, self._aggregated, self._notes = name, begin, aggregated, notes
+        self._has_texts = has_texts
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states: 16 bytes for each request on every rank, or the texts."""
+        self._begin(info.examples)
         if self._has_texts:
             return {"texts": GatheredBatches(info.shard)}
         assert info.examples is not None, "the number of requests is known"
@@ -89,6 +93,8 @@ class HarnessNumbers:
                 shown = metric if of_filter == _UNFILTERED else f"{metric},{of_filter}"
                 interval = self._interval(results, task, metric, of_filter)
                 yield prefix + shown, value(found, _goal(results, task, metric), interval)
+            for name, estimates in results["estimates"].get(task, {}).items():
+                yield prefix + name, value(math.fsum(estimates) / len(estimates), "max", _interval_of_mean(estimates))
 
     def _interval(self, results: Mapping[str, Any], task: str, metric: str, of_filter: str) -> Interval:
         """Return the 95 % interval of a mean over documents; none for another number."""
@@ -100,9 +106,13 @@ class HarnessNumbers:
         numbers = [float(one) for one in found]
         if not all(map(math.isfinite, numbers)):
             return None, None
-        binary = sum(number in (0, 1) for number in numbers)
-        total, squares, cubes = (math.fsum(number**power for number in numbers) for power in (1, 2, 3))
-        return usual_interval(Sample(len(numbers), total, squares, binary, cubes))
+        return _interval_of_mean(numbers)
+
+
+def _interval_of_mean(numbers: Sequence[float]) -> Interval:
+    binary = sum(number in (0, 1) for number in numbers)
+    total, squares, cubes = (math.fsum(number**power for number in numbers) for power in (1, 2, 3))
+    return usual_interval(Sample(len(numbers), total, squares, binary, cubes))
 
 
 def _is_mean(task: Any, metric: str) -> bool:
@@ -121,5 +131,7 @@ def _decoded(text: str) -> Any:
     answer = json.loads(text)
     if isinstance(answer, str):
         return answer
+    if isinstance(answer[0], str) and isinstance(answer[1], bool):  # a text, and whether it passes
+        return answer[0], answer[1]
     number, flag = map(float.fromhex, answer)
     return number, bool(flag)

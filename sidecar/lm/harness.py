@@ -22,13 +22,19 @@ from typing import Any, Final
 from sidecar.errors import TaskError
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.task import EvalSet
+from sidecar.lm.bounds import Bounds
 from sidecar.lm.models import tokenizer_for
 from sidecar.lm.offline import offline, would_fetch
+from sidecar.lm.pass_at_k import PassAtK, RunCode, pass_at_k
 from sidecar.lm.vllm_server import Completions, served
 
 _GENERATION: Final = "generate_until"
 _ROLLING: Final = "loglikelihood_rolling"
 _METHODS: Final = {"loglikelihood": "loglikelihood", "multiple_choice": "loglikelihood"}
+_LIMITS: Final = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_USUAL_LIMIT: Final = 256
+"""Tokens of an answer of `HFLM` to a request without one of these."""
+
 _OPTIONS: Final = (
     *("apply_chat_template", "fewshot_as_multiturn", "system_instruction", "gen_kwargs", "fewshot_random_seed"),
     *("confirm_run_unsafe_code", "metadata"),
@@ -47,6 +53,11 @@ def harness(
     bootstrap_iters: int = 100,
     every_nth: int = 1,
     engine: Completions | None = None,
+    max_tokens: int | None = 20_000_000,
+    max_seconds: float | None = 86_400.0,
+    run_code: RunCode | None = None,
+    pass_at: int | Sequence[int] | None = None,
+    run_code_seconds: float = 60.0,
     **options: Any,
 ) -> dict[str, EvalSet]:
     """Return an eval set for each task, group or tag of lm-evaluation-harness, by name.
@@ -71,6 +82,16 @@ def harness(
         bootstrap_iters: Number of draws for standard errors that have no formula. The harness's own default is 100000.
         every_nth: See `EvalSet`.
         engine: A server that answers the requests, made by `completions`. None: the model in the worker process does.
+        max_tokens: The most tokens that the requests of a set may ask for, each with its own limit (`max_gen_toks`). A
+            set that asks for more is refused before it is evaluated. The default takes six hours at 1,000 tokens per
+            second. None: any number.
+        max_seconds: The longest time that one worker may take for a set, looked at after each batch; then the
+            evaluation fails. The default is a day, for which newer checkpoints would wait. None: any time.
+        run_code: A function that runs a program which the model wrote, in a sandbox of yours. It gets an answer and its
+            document, and returns True if the program passes its tests, else False. It has to end the program.
+        pass_at: Values of k, for the metrics `pass@k` of `run_code`, which are estimated without bias from all answers
+            to a document (`repeats` of the task). None: 1.
+        run_code_seconds: The longest time of one call of `run_code`; then the evaluation fails.
         options: Further arguments of `lm_eval.simple_evaluate`: apply_chat_template, fewshot_as_multiturn,
             system_instruction, gen_kwargs, fewshot_random_seed, confirm_run_unsafe_code, metadata.
 
@@ -85,6 +106,7 @@ def harness(
         raise TaskError(f"harness(batch_size={batch_size!r}) must be a number from 1")
     if options.get("apply_chat_template") and tokenizer is None:
         raise TaskError("harness(apply_chat_template=…) needs the tokenizer, too: write tokenizer='path/to/folder'")
+    judge = pass_at_k(run_code, pass_at, run_code_seconds)
     given = {"num_fewshot": num_fewshot, "limit": limit, "bootstrap_iters": bootstrap_iters} | options
     sets = {}
     for spec in tasks:
@@ -92,7 +114,8 @@ def harness(
         if name in sets:
             raise TaskError(f"harness(…) names the task {name!r} twice")
         path = None if include_path is None else os.fspath(include_path)
-        one = _HarnessSet(name, spec, path, given, tokenizer, batch_size, max_length, engine)
+        bounds = Bounds(name, max_tokens, max_seconds)
+        one = _HarnessSet(name, spec, path, given, tokenizer, batch_size, max_length, engine, bounds, judge)
         sets[name] = EvalSet(one.open, step=one.step, metrics=one.metrics, check="all", every_nth=every_nth)
     return sets
 
@@ -120,8 +143,10 @@ class _HarnessSet:
         batch_size: int,
         max_length: int | None,
         engine: Completions | None,
+        bounds: Bounds,
+        judge: PassAtK | None,
     ) -> None:
-        self._engine = engine
+        self._engine, self._bounds, self._judge = engine, bounds, judge
         self._name, self._spec, self._include_path, self._given = name, spec, include_path, given
         self._tokenizer, self._batch_size, self._max_length = tokenizer, batch_size, max_length
         self._requests: _Requests | None = None
@@ -133,6 +158,7 @@ class _HarnessSet:
 
         self._requests = requests = self._built()
         version = _imported().__version__ + ("" if self._engine is None else " vllm")
+        version += "" if self._judge is None else f" pass@{self._judge.ks}"
         texts = [_text(version, *requests.asked[number]) for number in requests.order]
         return DataLoader(
             list(enumerate(texts)),
@@ -144,7 +170,14 @@ class _HarnessSet:
         """Return the places of the requests of a batch, and the model's answers."""
         import torch
 
-        places = batch["place"].tolist()
+        with self._bounds.batch():
+            answers = self._answers(model, batch["place"].tolist())
+        if self._loaded.has_texts:
+            return batch["place"], [_encoded(answer) for answer in answers]
+        return batch["place"], torch.tensor([_pair(answer) for answer in answers], dtype=torch.float64)
+
+    def _answers(self, model: Any, places: Sequence[int]) -> list[Any]:
+        """Return the answers to the requests of these places: those of the model, texts with a judgement."""
         requests = self._loaded
         asked = [requests.asked[requests.order[place]] for place in places]
         lm = self._lm_of(model)
@@ -157,17 +190,20 @@ class _HarnessSet:
             with _quiet():
                 found = getattr(lm, method)(instances, disable_tqdm=True)
             answers |= dict(zip(own, found, strict=True))
-        in_order = [answers[place] for place in places]
-        if requests.has_texts:
-            return batch["place"], [_encoded(answer) for answer in in_order]
-        return batch["place"], torch.tensor([_pair(answer) for answer in in_order], dtype=torch.float64)
+        if self._judge is not None:
+            for place, (method, instance) in zip(places, asked, strict=True):
+                if method == _GENERATION:
+                    answers[place] = answers[place], self._judge.passes(answers[place], instance.doc)
+        return [answers[place] for place in places]
 
     def metrics(self) -> list[Any]:
         """Return the metric that turns all answers into the harness's numbers."""
         from sidecar.lm.answers import HarnessNumbers
 
         notes = () if self._engine is None else (self._engine.note,)
-        return [HarnessNumbers(self._name, self._aggregated, has_texts=self._loaded.has_texts, notes=notes)]
+        has_texts = self._loaded.has_texts
+        begin = partial(self._bounds.begin, of=len(self._loaded.order))
+        return [HarnessNumbers(self._name, begin, self._aggregated, has_texts=has_texts, notes=notes)]
 
     @property
     def _loaded(self) -> _Requests:
@@ -213,6 +249,10 @@ class _HarnessSet:
                 method = _METHODS.get(instance.request_type, instance.request_type)
                 by_method.setdefault(method, []).extend([instance] * instance.repeats)
             task.build_all_requests = _keep
+        generations = by_method.get(_GENERATION, [])
+        self._bounds.require_tokens([_most_tokens(*instance.args) for instance in generations])
+        if self._judge is not None:
+            self._judge.require_answers(self._name, {each.task_name: each.repeats for each in generations})
         asked = [(method, instance) for method, instances in by_method.items() for instance in instances]
         lengths = self._lengths([instance for _, instance in asked])
         order = sorted(range(len(asked)), key=lambda number: (-lengths[number], number))
@@ -243,8 +283,13 @@ class _HarnessSet:
         requests = self._loaded
         by_number = dict(zip(requests.order, answers, strict=True))
         by_method: dict[str, list[Any]] = {}
-        for number, (method, _) in enumerate(requests.asked):
-            by_method.setdefault(method, []).append(by_number[number])
+        judged: dict[str, dict[int, list[bool]]] = {}
+        for number, (method, instance) in enumerate(requests.asked):
+            answer = by_number[number]
+            if self._judge is not None and method == _GENERATION:
+                answer, passed = answer
+                judged.setdefault(instance.task_name, {}).setdefault(instance.doc_id, []).append(passed)
+            by_method.setdefault(method, []).append(answer)
         for task in requests.tasks["tasks"].values():
             for instance in task.instances:
                 instance.resps, instance.filtered_resps = [], {}
@@ -253,7 +298,12 @@ class _HarnessSet:
             results: dict[str, Any] = lm_eval.evaluate(
                 lm=_answering(partial(_given_answers, by_method)), task_dict=requests.tasks, **given
             )
-        return results | {"tasks": requests.tasks["tasks"], "version": lm_eval.__version__}
+        estimates = {
+            task: self._judge.estimates(list(by_document.values()))
+            for task, by_document in judged.items()
+            if self._judge is not None
+        }
+        return results | {"tasks": requests.tasks["tasks"], "version": lm_eval.__version__, "estimates": estimates}
 
 
 def _imported() -> Any:
@@ -358,6 +408,11 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def _most_tokens(_: str, given: Mapping[str, Any]) -> int:
+    """Return the most tokens that the answer to a request can have, by its arguments."""
+    return max((int(given[name]) for name in _LIMITS if given.get(name) is not None), default=_USUAL_LIMIT)
+
+
 def _text(version: str, method: str, instance: Any) -> str:
     """Return all that an answer depends on, but for the model. Texts of all requests are the set's fingerprint."""
     return repr((version, method, instance.task_name, instance.doc_id, instance.idx, instance.args))
@@ -376,9 +431,9 @@ def _pair(answer: Any) -> tuple[float, float]:
 
 
 def _encoded(answer: Any) -> str:
-    """Return an answer as a text: that of a generation, or numbers, of which each bit is kept."""
+    """Return an answer as a text: that of a generation, with its judgement, or numbers, of which each bit is kept."""
     import json
 
-    if isinstance(answer, str):
+    if isinstance(answer, str) or (isinstance(answer, tuple) and isinstance(answer[0], str)):
         return json.dumps(answer)
     return json.dumps([number.hex() for number in _pair(answer)])

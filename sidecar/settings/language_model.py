@@ -11,6 +11,7 @@ from sidecar.settings.json_table import table_of
 HARNESS: Final = (
     *("include_path", "num_fewshot", "limit", "batch_size", "max_length", "bootstrap_iters", "apply_chat_template"),
     *("fewshot_as_multiturn", "system_instruction", "gen_kwargs", "fewshot_random_seed", "confirm_run_unsafe_code"),
+    *("max_tokens", "max_seconds"),
 )
 """Keys that are arguments of `sidecar.lm.harness`."""
 

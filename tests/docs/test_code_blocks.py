@@ -37,6 +37,7 @@ RUN_BY = {
     "train_lm.py": "tests/lm/test_recipe.py",
     "perplexity_task.py": "tests/lm/test_recipe.py",
     "lm_task.py": "tests/lm/test_recipe.py",
+    "code_task.py": "tests/lm/test_recipe.py",
     "train_peft.py": "tests/lm/test_recipe.py",
     "train_fsdp.py": "tests/lm/test_recipe.py",
     "nanogpt_task.py": "tests/lm/test_recipe.py",

@@ -21,6 +21,7 @@ RESULTS = {
     "n-samples": {"set": {"original": 4, "effective": 4}},
     "tasks": {"set": types.SimpleNamespace(aggregation=lambda: {"acc": mean})},
     "version": "0",
+    "estimates": {"set": {"pass@1": [0.0, 1.0, 1.0, 0.0]}},
 }
 """As the harness returns them, for four documents."""
 
@@ -29,10 +30,11 @@ RESULTS = {
 def test_answers_of_all_ranks_stand_in_the_order_of_the_data(ranks):
     """Numbers to the bit, and texts, whatever rank had which batch."""
     numbers = np.array([[-1.5, 1], [-np.inf, 0], [0.1, 0], [-0.0, 1], [3e-320, 0]])
-    texts = np.array(['"b"', '"a"', '["-0x1.8p+0", "0x1.0p+0"]', '""', '"é"'], object)
+    texts = np.array(['"b"', '"a"', '["-0x1.8p+0", "0x1.0p+0"]', '["", true]', '"é"'], object)
     for rows, has_texts in ((numbers, False), (texts, True)):
-        seen = []
-        metric = HarnessNumbers("set", lambda answers, seen=seen: seen.append(answers) or RESULTS, has_texts=has_texts)
+        seen, begun = [], []
+        aggregated = lambda answers, seen=seen: seen.append(answers) or RESULTS  # noqa: E731
+        metric = HarnessNumbers("set", begun.append, aggregated, has_texts=has_texts)
         merged = None
         for rank in range(ranks):
             states = metric.states(EvalSetInfo(5, Shard(rank, ranks)))
@@ -45,9 +47,14 @@ def test_answers_of_all_ranks_stand_in_the_order_of_the_data(ranks):
                 for name, state in states.items():
                     merged[name].merge(state)
         values = metric.compute(merged).values
-        expected = ["b", "a", (-1.5, True), "", "é"] if has_texts else [(a, bool(b)) for a, b in numbers.tolist()]
+        expected = (
+            ["b", "a", (-1.5, True), ("", True), "é"] if has_texts else [(a, bool(b)) for a, b in numbers.tolist()]
+        )
         assert seen == [expected]
+        assert begun == [5] * ranks
         assert values["acc"].value == 0.5
         assert values["acc"].goal == "max"
         assert (values["acc"].lower, values["acc"].upper) == pytest.approx((0.15, 0.85), abs=0.001)
         assert values["acc,strict"].lower is None
+        assert (values["pass@1"].value, values["pass@1"].goal) == (0.5, "max")
+        assert values["pass@1"].lower < 0.5 < values["pass@1"].upper

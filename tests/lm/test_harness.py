@@ -1,10 +1,13 @@
 """Tasks of the harness: the same bits for any number of workers, and the numbers of the harness's own process."""
 
+import ast
 import contextlib
 import io
 import json
 import random
 import shutil
+import subprocess
+import sys
 import types
 from itertools import pairwise
 
@@ -164,11 +167,11 @@ def test_third_and_fourth_cause_repeated_and_sampled_requests(made):
     assert values["match,vote"].value > 0
 
 
-def states_of(made, name, ranks):
+def states_of(made, name, ranks, **options):
     """The state of the texts of all ranks."""
     found = None
     for rank in range(ranks):
-        evaluator = torch_evaluator(task(made, name), rank, ranks)
+        evaluator = torch_evaluator(task(made, name, **options), rank, ranks)
         evaluator.read(lambda: None)
         evaluator.restore(str(made.checkpoint))()
         evaluator.digest()
@@ -260,6 +263,53 @@ def test_a_task_that_runs_what_the_model_writes_is_refused(made, tmp_path):
         with pytest.raises(ValueError, match="confirm_run_unsafe_code"):
             harness(name, include_path=tmp_path)[name].source()
     harness("coded", include_path=tmp_path, confirm_run_unsafe_code=True)["coded"].source()
+
+
+def passes(answer, document):
+    """Run a program in a process of its own. It passes if the answer has an even number of characters."""
+    program = f"import sys; sys.exit(len({answer!r}) % 2 or {document['question']!r} == '')"
+    return subprocess.run((sys.executable, "-ISc", program), check=False).returncode == 0
+
+
+def test_answers_that_pass_are_counted_for_each_document(made):
+    """The same bits for any number of workers; of four answers to each document, counted here one by one."""
+    given = {"limit": 6, "run_code": passes, "pass_at": (4, 1)}
+    values = results(made, "voted", workers=(1, 2, 3), **given)["voted"].values
+    texts = states_of(made, "voted", 1, **given).contents()
+    answers = [json.loads(text) for content in texts for text in json.loads(content.tobytes())]
+    requests = [text for _, text in task(made, "voted", **given).eval_sets["voted"].source().dataset]
+    judged = {}
+    for (answer, passed), request in zip(answers, requests, strict=True):
+        assert passed is (len(answer) % 2 == 0)
+        judged.setdefault(ast.literal_eval(request)[3], []).append(passed)
+    assert [len(each) for each in judged.values()] == [4] * 6
+    assert values["pass@1"].value == sum(map(sum, judged.values())) / 24
+    assert values["pass@4"].value == sum(map(any, judged.values())) / 6
+    assert values["pass@1"].value not in (0, 1, values["pass@4"].value)
+    assert values["pass@4"].goal == "max"
+    assert "match,vote" in values
+
+
+def test_sets_in_which_too_little_is_generated_are_refused(made):
+    """For the largest k, with the line to write."""
+    for name, words in ("voted", "pass_at=5.*'voted' asks for 4: write repeats: 5"), ("choice", "leave out run_code"):
+        with pytest.raises(EvaluationError, match=words):
+            task(made, name, run_code=passes, pass_at=(1, 5)).eval_sets[name].source()
+
+
+def test_a_set_that_may_generate_too_many_tokens_is_refused(made):
+    """Before it is evaluated, by all workers alike: four answers to six documents, of six tokens."""
+    task(made, "voted", limit=6, max_tokens=144).eval_sets["voted"].source()
+    with pytest.raises(EvaluationError, match=r"144 tokens.* 24 answers.*max_tokens=144"):
+        task(made, "voted", limit=6, max_tokens=143).eval_sets["voted"].source()
+    task(made, "choice", max_tokens=1).eval_sets["choice"].source()
+
+
+def test_a_set_that_takes_too_long_is_refused(made):
+    """After a batch of any kind."""
+    for name in ("choice", "generated"):
+        with pytest.raises(EvaluationError, match=rf"'{name}' is not.*max_seconds=2e-09"):
+            torch_evaluator(task(made, name, max_seconds=1e-9))
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,27 @@ def test_the_recipe_works_as_typed(recipe):
 
 
 @pytest.mark.timeout(900)
+def test_programs_that_the_model_writes(recipe):
+    """In the sandbox of the page, if it is installed. The text of the model is a string in a program."""
+    folder, run, evaluate = recipe
+    if shutil.which("bwrap") is None:
+        text = (folder / "code_task.py").read_text()
+        (folder / "code_task.py").write_text(re.sub(r'    \*\("bwrap".*?\n\]', "]", text, count=1, flags=re.DOTALL))
+    programs = ["assert add(2, 3) == 5", "assert add(2, 3) == 6", "assert (", "while True: pass"]
+    judge = f"""
+from code_task import run_code
+document = {{"prompt": "def add(a, b):\\n", "test": ""}}
+print([run_code("    return a + b", document | {{"test": test}}) for test in {programs!r}])
+"""
+    assert run(PYTHON, "-c", judge).splitlines()[-1] == "[True, False, False, False]"
+    text = 'def three():\n    return 3\nr"""'
+    rows = [{"prompt": text, "solution": "", "test": f'"""\nassert three() == {number}'} for number in (3, 4)]
+    (folder / "functions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = evaluate("base", task="code_task.py:task")["metrics"]["functions"]
+    assert [found[f"pass@{k}"]["value"] for k in (1, 5)] == [0.5, 0.5]
+
+
+@pytest.mark.timeout(900)
 def test_adapters_of_peft(recipe):
     """With settings alone, with the base model named, and with all weights merged into a plain model."""
     folder, run, evaluate = recipe
