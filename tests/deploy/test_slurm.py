@@ -128,15 +128,29 @@ def test_every_step_of_a_job_knows_the_first_node(slurm, tmp_path):
 def test_the_page_next_to_training(slurm, job):
     """One step on all nodes: the first node is the chief's, all checkpoints are evaluated once, and the job ends.
 
-    Another job does the same on the same nodes.
+    Another job does the same at the same time, and on some of the same nodes: all daemons have ports of their own.
     """
     other = job / "other"
     shutil.copytree(job, other)
-    jobs = [slurm.submit(folder, *submitted("train.sbatch"), **SETTINGS) for folder in (job, other)]
-    for folder, number in zip((job, other), jobs, strict=True):
+    for folder in (job, other):
+        (folder / "hold").touch()
+    jobs = {folder: slurm.submit(folder, *submitted("train.sbatch"), **SETTINGS) for folder in (job, other)}
+    nodes = {}
+    for folder, number in jobs.items():
+        until((folder / "out").exists, f"the start of job {number}")
+        nodes[folder] = slurm.run("scontrol", "show", "hostnames", slurm.field(number, "NodeList")).split()
+        until(lambda folder=folder: len(starts(folder)) == len(nodes[folder]), f"all daemons of job {number}")
+    assert set(nodes[job]) & set(nodes[other])
+    ports = [
+        port for folder in jobs for port in re.findall(r'"http": "http://\S+:(\d+)"', (folder / "out").read_text())
+    ]
+    assert len(set(ports)) == len(nodes[job] + nodes[other])
+    for folder in jobs:
+        (folder / "hold").unlink()
+    for folder, number in jobs.items():
         ended(slurm, folder, number)
         assert evaluated(folder) == ALL
-        first, *rest = slurm.run("scontrol", "show", "hostnames", slurm.field(number, "NodeList")).split()
+        first, *rest = nodes[folder]
         assert starts(folder) == [(first, "chief"), *((node, "worker") for node in rest)]
 
 
