@@ -3,13 +3,13 @@
 `JournalState` calls it for each settlement and each end of an attempt, in the order of the journal.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from itertools import filterfalse
+from itertools import chain, filterfalse
 from typing import Final
 
 from sidecar.coordination.key_set import KeySet
-from sidecar.protocol.records import Key, Outcome, Settlement
+from sidecar.protocol.records import Key, Outcome, Settlement, folder_name
 from sidecar.protocol.states import Verdict
 
 BEFORE_START: Final = "it was there before the start (start=new)"
@@ -83,6 +83,11 @@ class CheckpointVerdicts:
             return True
         failed = self.failed_tasks.get(key, set())
         return None in failed or task in failed
+
+    def never_settled(self, folders: Collection[str]) -> set[str]:
+        """Return those folder names (`folder_name`) whose checkpoints were neither evaluated nor settled otherwise."""
+        ended = chain(self.settled, self.succeeded.in_folders(folders)) if folders else ()
+        return set(folders).difference(map(folder_name, ended))
 
     def unsettled(self, keys: Iterable[Key], task: str | None) -> list[Key]:
         """Return the keys that need a further plan, in their order; tens of thousands take some milliseconds."""

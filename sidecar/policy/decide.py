@@ -198,7 +198,7 @@ def why_over(view: View, rules: EndRules, now: float) -> str | Wait:
 
 
 def stop(view: View, why: str) -> Stop | Wait:
-    """End the run, unless another node can evaluate a checkpoint that this node gave up or cannot read."""
+    """End the run, unless another node can evaluate a checkpoint that this node gave up or does not find or read."""
     compatible, checkpoints = compatible_nodes(view.nodes.ready, view.node), view.checkpoints
     others = [heartbeat for heartbeat in compatible if heartbeat.node != view.node]
     seen_by_others = {name for heartbeat in others for name in heartbeat.checkpoints.sees}
@@ -209,6 +209,9 @@ def stop(view: View, why: str) -> Stop | Wait:
         settled = view.history.verdicts.is_settled(lost.key, view.task)
         if not settled and is_disputed(lost, view.node, compatible, liveness_unknown=unknown):
             return Wait(why=f"{lost.name} was given up here, and another node finds it whole")
+    not_found = seen_by_others.difference(checkpoint.folder for checkpoint in checkpoints.complete)
+    if left := sorted(view.history.verdicts.never_settled(not_found)):
+        return Wait(why=f"{left[0]} is not found here, and another node finds it whole")
     unread = f"; {len(checkpoints.unreadable)} checkpoint(s) could not be read" if checkpoints.unreadable else ""
     return Stop(why + unread, _failed_for_good(view))
 

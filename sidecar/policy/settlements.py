@@ -215,11 +215,12 @@ def is_disputed(
     """Return whether another node finds a checkpoint whole that `node` gave up, or may find it whole.
 
     A node that cannot name all checkpoints that it finds may find this one. So may a node whose liveness is unknown.
+    Neither is waited for if the checkpoint would be skipped anyway, unless it turns out to be the last one.
     """
-    if settlement.verdict not in (Verdict.VANISHED, Verdict.CORRUPT):
-        return False
-    others = [heartbeat for heartbeat in workers if heartbeat.node != node]
-    return liveness_unknown or any(other.checkpoints.sees_more or _is_seen_by(other, settlement) for other in others)
+    if is_seen_by_others(settlement, node, workers):
+        return True
+    is_unknown = liveness_unknown or any(each.checkpoints.sees_more for each in workers if each.node != node)
+    return is_unknown and settlement.verdict != Verdict.SKIPPED
 
 
 def is_seen_by_others(settlement: Settlement, node: str, workers: Sequence[Heartbeat]) -> bool:

@@ -343,6 +343,15 @@ def test_a_run_does_not_end_while_another_node_finds_whole_what_this_one_gave_up
     assert isinstance(decided(**gone, ready=[there[0], replace(there[1], task="other")]), Stop)
 
 
+def test_a_run_does_not_end_while_only_another_node_has_a_checkpoint():
+    """Training deleted it before this node, which began later, had downloaded it. Its end would leave too few nodes."""
+    there = [node("n1"), node("n2", sees=(A.folder,))]
+    over = {"complete": [], "training_done": True, "ready": there}
+    assert isinstance(decided(**over), Wait)
+    assert isinstance(decided(**over, history=fold(plan(1, A), outcome(1))), Stop)
+    assert isinstance(decided(**over | {"ready": there[:1]}), Stop)
+
+
 @pytest.mark.parametrize(
     ("verdict", "told", "settles"),
     [
@@ -356,7 +365,8 @@ def test_a_run_does_not_end_while_another_node_finds_whole_what_this_one_gave_up
         ("corrupt", {"sees": (A.folder,)}, False),
         ("corrupt", {"sees": ("ckpt-1@of other bytes",)}, False),
         ("corrupt", {"sees": ("ckpt-11@of other bytes",)}, True),
-        ("skipped", {"sees": (A.folder,)}, True),
+        ("skipped", {"sees": (A.folder,)}, False),
+        ("skipped", {"sees": (B.folder,), "sees_more": True}, True),
     ],
 )
 def test_what_one_node_gave_up_is_settled_only_if_no_other_finds_it_whole(verdict, told, settles):

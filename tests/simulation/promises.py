@@ -344,7 +344,7 @@ class Promises:
             reasons = [
                 settings.queue == "latest" and bool(newer),
                 settings.every_steps is not None
-                and (bool(newer) or self._was_gone(content, settings))
+                and (bool(newer) or self._was_gone(content, life))
                 and _reached(content, others, settings.every_steps),
                 settings.pin_max is not None and bool(newer),
                 settings.start_new
@@ -360,10 +360,16 @@ class Promises:
             ),
         )
 
-    def _was_gone(self, content, settings) -> bool:
-        """Return whether it is gone, or was just now."""
-        lately = self.simulation.scheduler.now - settings.visibility
-        return content.key not in self.there or self.there_since.get(content.key, 0.0) > max(lately, content.written_at)
+    def _was_gone(self, content, life) -> bool:
+        """Return whether it is gone, or was just now. A silent node does not tell what is on its own disk alone."""
+        now, settings = self.simulation.scheduler.now, life.host.spec.settings
+        if content.key not in self.there or self.there_since.get(content.key, 0.0) > max(
+            now - settings.visibility, content.written_at
+        ):
+            return True
+        telling = [life.host.name, *(each.host.name for each, since in self._healthy(passing=True) if since < now)]
+        disk = self.simulation.disk
+        return all(each.key != content.key for host in telling for each in disk.seen_by(host))
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 

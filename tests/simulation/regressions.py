@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from sidecar.checkpoints import discovery_order
 from sidecar.checkpoints.scan import ScanResult
 from sidecar.coordination import journal
+from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.liveness import Liveness
 from sidecar.daemon import checkpoint_tracker, known_nodes
@@ -457,6 +458,21 @@ REGRESSIONS = (
             ((known_nodes.KnownNodes, "lacks_pin", lambda *_: False),),
             ("attempts are bounded",),
         ),
+        generation=3,
+    ),
+    Regression(
+        21108,
+        "only one node had a checkpoint that training deleted; the others ended; it waited for min_workers for ever",
+        Mutation(
+            "nobody waits for what is not found here",
+            ((CheckpointVerdicts, "never_settled", lambda *_: set()),),
+            ("all end",),
+        ),
+        generation=3,
+    ),
+    Regression(
+        21015,
+        "no bug: what every_steps passes over was skipped while only a stopped daemon had it on its disk",
         generation=3,
     ),
 )

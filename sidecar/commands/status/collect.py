@@ -7,7 +7,6 @@ journal once. `RunStatus` holds the facts that were read, and `render` shows the
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -25,7 +24,7 @@ from sidecar.policy.eligibility import LeftOut, left_out, ready_workers
 from sidecar.policy.proposers import publisher
 from sidecar.policy.selection import Selection, pending
 from sidecar.protocol.heartbeat import Heartbeat
-from sidecar.protocol.records import Checkpoint, FinishedSet, folder_name
+from sidecar.protocol.records import Checkpoint, FinishedSet
 from sidecar.protocol.states import Verdict, WorkerPhase
 from sidecar.system.clock import Clock
 
@@ -236,8 +235,7 @@ def not_looked_for(scan: ScanResult, history: JournalState, live: Iterable[Heart
     seen = {name for heartbeat in live for name in heartbeat.checkpoints.sees}
     if scan.missing or not seen.isdisjoint(found.checkpoint.folder for found in scan.found):
         return {}
-    ended = map(folder_name, chain(history.verdicts.settled, history.verdicts.succeeded.in_folders(seen)))
-    return dict.fromkeys(sorted(seen.difference(scan.unknown, ended)), _NOT_LOOKED_FOR)
+    return dict.fromkeys(sorted(history.verdicts.never_settled(seen).difference(scan.unknown)), _NOT_LOOKED_FOR)
 
 
 def observe_for(observer: RunObserver, seconds: float, pause: Callable[[float], None]) -> None:
