@@ -52,9 +52,11 @@ def acts_on_best(settings: Settings) -> list[str]:
 
 
 def _of_tensorboard(settings: Settings) -> Iterator[str]:
-    if settings.tensorboard_parameters and settings.tensorboard_dir is None:
+    if settings.tensorboard_dir is not None:
+        return
+    if settings.tensorboard_parameters:
         yield "tensorboard_parameters has no effect without tensorboard_dir: set that, too"
-    if settings.tensorboard_tags != "metric" and settings.tensorboard_dir is None:
+    if settings.tensorboard_tags != "metric":
         yield f"tensorboard_tags = {settings.tensorboard_tags!r} has no effect without tensorboard_dir: set that, too"
 
 

@@ -41,7 +41,7 @@ calls may change with each 10th."""
 
 
 class OfParts(NamedTuple):
-    """What parts of a batch have shown.
+    """Hold what parts of a batch have shown.
 
     Attributes:
         found: The names of what depends on the division.

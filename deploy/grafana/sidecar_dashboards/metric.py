@@ -1,8 +1,9 @@
 """Build the panels of one metric: how good the newest checkpoint is, the best one, and the curve."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
+from grafana_foundation_sdk.builders import bargauge, timeseries
 from grafana_foundation_sdk.models.common import LineInterpolation, VisibilityMode
 
 from sidecar_dashboards import joins, panels, queries
@@ -27,6 +28,8 @@ _NO_CLASSES: Final = "This metric has no numbers by class."
 _NO_SLICES: Final = "No slices of this metric, or it has no direction."
 _MOST_SLICES: Final = 20
 _WORST: Final = "worst slice"
+_P = TypeVar("_P", bargauge.Panel, timeseries.Panel)
+_DASHED: Final = {"fill": "dash", "dash": [8, 8]}
 _EVERY: Final = "Results shown, above, says whether each evaluation has a point."
 
 
@@ -159,7 +162,7 @@ class MetricPanels:
         panel.unit(NUMBER.unit).decimals(NUMBER.decimals).no_value(_NO_RESULT)
         best = {
             **fixed(ORANGE),
-            "custom.lineStyle": {"fill": "dash", "dash": [8, 8]},
+            "custom.lineStyle": _DASHED,
             "custom.lineWidth": 1,
             "custom.showPoints": VisibilityMode.NEVER.value,
         }
@@ -174,7 +177,7 @@ class MetricPanels:
             panels.now("A", self._gauge("eval_class_metric"), "{{class}}"),
             width=12,
         )
-        return panel.unit(NUMBER.unit).decimals(NUMBER.decimals).no_value(_NO_CLASSES)
+        return _numbers(panel, _NO_CLASSES)
 
     def _classes_over_time(self) -> Panel:
         panel = panels.lines(
@@ -185,7 +188,7 @@ class MetricPanels:
             panels.query("A", rule("eval_class_metric:latest", self._labels), "{{class}}"),
             width=12,
         )
-        return panel.height(9).unit(NUMBER.unit).decimals(NUMBER.decimals).no_value(_NO_CLASSES)
+        return _numbers(panel.height(9), _NO_CLASSES)
 
     def _slices(self) -> Panel:
         panel = panels.by_class(
@@ -196,7 +199,7 @@ class MetricPanels:
             panels.now("A", queries.worst_slices(self._labels, _MOST_SLICES), "{{slice}}"),
             width=12,
         )
-        return panel.unit(NUMBER.unit).decimals(NUMBER.decimals).no_value(_NO_SLICES)
+        return _numbers(panel, _NO_SLICES)
 
     def _slices_over_time(self) -> Panel:
         panel = panels.lines(
@@ -208,9 +211,13 @@ class MetricPanels:
             panels.query("B", rule("eval_metric:latest", f'{EVAL_SET},metric=~"worst_slice_{self._name}"'), _WORST),
             width=12,
         )
-        panel.height(9).unit(NUMBER.unit).decimals(NUMBER.decimals).no_value(_NO_SLICES)
-        dashed = {**fixed(VERMILION), "custom.lineStyle": {"fill": "dash", "dash": [8, 8]}}
-        return panels.dress(panel, {_WORST: dashed})
+        dashed = {**fixed(VERMILION), "custom.lineStyle": _DASHED}
+        return panels.dress(_numbers(panel.height(9), _NO_SLICES), {_WORST: dashed})
+
+
+def _numbers(panel: _P, if_none: str) -> _P:
+    """Return a panel with the unit and digits of results, and with words for the case that there are none."""
+    return panel.unit(NUMBER.unit).decimals(NUMBER.decimals).no_value(if_none)
 
 
 def _band() -> Mapping[str, Properties]:

@@ -81,13 +81,13 @@ def _goodness(growth: str, labels: str, group: str = "") -> str:
         f"max without (goal) ({last(rule('eval_metric_info:latest', labels + goal))})"
         for goal in (',goal="max"', ',goal="min"')
     )
-    return f"{growth} * on (run, eval_set, metric) {group} ({more} or -{less})"
+    return f"{growth} * on (run, eval_set, metric){group} ({more} or -{less})"
 
 
 def worst_slices(labels: str, most: int) -> str:
     """Return the newest numbers of the slices that are the worst at the end of the time in view."""
     newest = last(rule("eval_slice_metric:latest", labels))
-    goodness = _goodness(newest.replace("]", "] @ end()"), labels, "group_left ()")
+    goodness = _goodness(newest.replace("]", "] @ end()"), labels, " group_left ()")
     return f"{newest} and on (run, eval_set, metric, slice) bottomk by (run, eval_set, metric) ({most}, {goodness})"
 
 

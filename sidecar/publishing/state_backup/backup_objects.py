@@ -10,13 +10,13 @@ from typing import Final
 
 from sidecar.checkpoints.inspect import FETCHED
 from sidecar.coordination.run import JOURNAL_FOLDERS, SEGMENTS
+from sidecar.coordination.snapshot_store import PATH as SNAPSHOT
 from sidecar.errors import RecordError, SidecarError
 from sidecar.system.object_store import BucketError, ObjectStore
 
 BEST_EXPORT: Final = "exports/best.json"
 """The object that names the best export, to which a link leads in a state directory."""
 
-SNAPSHOT: Final = "snapshot.json.gz"
 _FILES: Final = ("run.json", "early_stop.json", SNAPSHOT)
 _FOLDERS: Final = ("segments", "plans", "outcomes", "evaluations", "comparisons", "sinks", "exports")
 _RECORD: Final = re.compile(r"(plans|outcomes)/[0-9]{12}\.json|segments/[0-9]{12}\.jsonl\.gz")

@@ -19,12 +19,13 @@ from sidecar.coordination.journal_records import outcome_path, plan_path
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import RUN_PATH, SEGMENTS, check_run, read_run
 from sidecar.coordination.segments import Segments, is_marker
+from sidecar.coordination.snapshot_store import PATH as SNAPSHOT
 from sidecar.coordination.storage import MAX_RECORD_BYTES, PosixStorage
 from sidecar.errors import StateUnavailableError
 from sidecar.protocol.codec import dumps
 from sidecar.publishing.sinks.delivery_thread import DeliveryThread
 from sidecar.publishing.sinks.journal_events import happened_at
-from sidecar.publishing.state_backup.backup_objects import BEST_EXPORT, SNAPSHOT, is_part, remove, why
+from sidecar.publishing.state_backup.backup_objects import BEST_EXPORT, is_part, remove, why
 from sidecar.publishing.state_backup.ownership import (
     OWN_PATH,
     BackupRefusedError,
