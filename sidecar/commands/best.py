@@ -20,7 +20,7 @@ from typing import Any, Final
 import typer
 
 from sidecar.checkpoints.inspect import FETCHED, inspect_again
-from sidecar.commands.hints import no_run
+from sidecar.commands.hints import no_result, no_run
 from sidecar.commands.load import check_place, load_in_time, warn
 from sidecar.commands.state_storage import state_storage
 from sidecar.coordination.closed_plan import read_success
@@ -102,6 +102,8 @@ def _saved_best(settings: Settings, storage: Storage) -> tuple[Path, dict[str, A
     Raises `NoExportError` if no number has a direction, or the files are gone or other ones by now.
     """
     history = read_history(storage)
+    if not history.log.count:
+        raise NoExportError(no_result(settings))
     found = {f"{eval_set}/{name}": best for (eval_set, name), best in bests(history).items()}
     metric = settings.best_metric or next(iter(found), None)
     if metric is None or metric not in found:

@@ -37,6 +37,11 @@ def no_run(settings: Settings) -> str:
     return f"{begun}; `{typed(settings, 'run')}` starts one"
 
 
+def no_result(settings: Settings) -> str:
+    """Return that nothing has been evaluated yet, and what to type."""
+    return f"run {settings.run}: no result yet; `{typed(settings, 'status')}` shows what is going on"
+
+
 def short(path: Path) -> str:
     """Return a path as a person would type it in the current directory."""
     if isinstance(path, BucketFolder | BucketState):

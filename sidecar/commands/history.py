@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import typer
 from rich.console import Console
 
-from sidecar.commands.hints import no_run, typed
+from sidecar.commands.hints import no_result, no_run
 from sidecar.commands.history_plot import plots, series_of
 from sidecar.commands.history_table import Metric, best_plans, left_out_line, sparklines, table, winners
 from sidecar.commands.status.observe import observer_of
@@ -158,7 +158,7 @@ def why_empty(settings: Settings, history: RunHistory) -> str:
         return ""
     if history.timeout.call(lambda: find_run(history.storage)) is None:
         return history.timeout.call(lambda: no_run(settings))
-    return f"run {settings.run}: no result yet; `{typed(settings, 'status')}` shows what is going on"
+    return no_result(settings)
 
 
 def _contents_of(entries: Iterable[Entry]) -> str:

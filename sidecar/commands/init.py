@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.checkpoints.subfolder_hint import similar_folder
+from sidecar.checkpoints.subfolder_hint import remedy_below, similar_folder
 from sidecar.commands.framework import framework_of_files
 from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.hints import short
@@ -115,8 +115,8 @@ def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None
     is_new = _create(here / SETTINGS_FILE, settings, report)
     template = traits.template or ""
     _create(here / TASK_FILE, template.format(imported=imported, builder=builder, file=TASK_FILE), report)
-    similar = similar_folder(proposal.directory)
-    none = f"no checkpoint yet; {similar}" if similar else "no checkpoint yet"
+    elsewhere = similar_folder(proposal.directory) or remedy_below(proposal.directory)
+    none = f"no checkpoint yet; {elsewhere}" if elsewhere else "no checkpoint yet"
     count = none if not proposal.checkpoints else f"complete checkpoints: {proposal.checkpoints}"
     report(f"checkpoints: {short(proposal.directory)} ({count})")
     if proposal.builder is not None:

@@ -194,6 +194,15 @@ def test_a_run_without_exports_says_how_to_get_some(node, tmp_path):
         run(node)
 
 
+def test_a_run_without_results_names_what_shows_its_progress(tmp_path):
+    """No setting is missing, though nothing is exported: the first evaluation has not ended."""
+    node = Node(tmp_path, FakeClock())
+    save(node.checkpoint_dir, 1)
+    pass_time(0.1, node)
+    with pytest.raises(NoExportError, match=r"no result yet; `sidecar status"):
+        run(node)
+
+
 @pytest.mark.parametrize("target", ["/etc", "../evaluations", "foreign", "missing@0123456789ab"])
 def test_a_planted_link_leads_nowhere(node, target):
     """Neither out of the exports, nor to what the journal does not know."""

@@ -73,6 +73,20 @@ def test_a_model_that_can_be_imported_is_used(here):
     ast.parse(text)
 
 
+def test_runs_in_subfolders_are_named(here):
+    """The directory that a person gives may hold a folder for each run."""
+    for name in ("exp1", "exp2"):
+        (here / "runs" / name).mkdir(parents=True)
+        save(here / "runs" / name, 1)
+        save(here / "runs" / name, 2, keep=(1, 2))
+    told = []
+    write(here, propose(here, here / "runs"), told.append)
+    (line,) = [
+        each for each in told if each.startswith("checkpoints: runs (no checkpoint yet; exp1, exp2 look like 2 runs")
+    ]
+    assert "sidecar run" in line
+
+
 def test_two_models_are_none(here):
     """Which one is meant is for the user to say."""
     for name in ("a.py", "b.py"):
