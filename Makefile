@@ -78,7 +78,7 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 	@$(BIN)/sidecar demo $(ARGS)
 
 test: lint $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY)  ## Run every check and the tests of every part, with real processes and faults (10 to 14 minutes on two cores; ARGS="tests/daemon -x").
-	$(PYTEST) -m 'not nightly' $(ARGS)
+	$(PYTEST) --hypothesis-profile='fewer examples' -m 'not nightly' $(ARGS)
 
 # These tests hardly wait, and each further process imports all of them once more.
 test-fast: JOBS = 2
@@ -95,7 +95,7 @@ test-all: lint $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY) $(RAY_READY) $(LM_
 	$(PYTEST) $(ARGS)
 
 test-rest: $(READY) $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY) $(RAY_READY) $(LM_READY)  ## Run what `make test` leaves to `make test-all`.
-	$(PYTEST) -m nightly $(ARGS)
+	$(PYTEST) -m 'nightly or hypothesis' $(ARGS)
 
 test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
 	@if nvidia-smi -L >/dev/null 2>&1; then \

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from logging import captureWarnings, getLogger
 from pathlib import Path
 
@@ -45,6 +46,9 @@ LONGEST_FIRST = (
 )
 """Beginnings of paths, in the order in which `make test` begins them; all others follow."""
 
+OF_A_FRAMEWORK = re.compile(r"^pytestmark = \[?pytest\.mark\.(tensorflow|torch)\b", re.MULTILINE)
+"""Files whose tests import a framework in the process that runs them."""
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a script: `nohup make test &`
     # Programs under test would inherit that, and no Ctrl-C would end them. A handler is not inherited.
     signal.signal(signal.SIGINT, lambda *_: None)
@@ -52,6 +56,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 # An example takes as long as the load of the machine wants. Tests that bound the time of one say so.
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any load")
+# `make test` asks for this one. `make test-all` and `make test-rest` try the usual hundred examples of each property.
+settings.register_profile("fewer examples", max_examples=30)
 
 gc.disable()  # until all tests are collected: each full collection would go through all of them
 
@@ -66,11 +72,25 @@ def pytest_collection_finish():
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
 
+    @cache
+    def framework_of(scope: str) -> str:
+        found = None if scope == "daemons" else OF_A_FRAMEWORK.search((config.rootpath / scope).read_text())
+        return found[1] if found else ""
+
     class Scheduler(LoadScopeScheduling):
-        """Hands out whole files, so that what a file prepares is prepared once."""
+        """Hands out whole files, so that what a file prepares is prepared once, and a framework to few processes."""
 
         def _split_scope(self, nodeid: str) -> str:
             return "daemons" if nodeid.startswith(DAEMONS) else nodeid.partition("::")[0]
+
+        def _assign_work_unit(self, node) -> None:
+            """Take the first file for which this process does not import a framework that another has imported."""
+            imported = {each: {*map(framework_of, files)} for each, files in self.assigned_work.items()}
+            elsewhere = set().union(*imported.values()) - imported.get(node, set()) - {""}
+            scope = next((each for each in self.workqueue if framework_of(each) not in elsewhere), None)
+            if scope is not None:
+                self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
 
     config.option.loadscopereorder = False  # xdist's order is that of the number of tests: see LONGEST_FIRST
     return Scheduler(config, log)
