@@ -9,7 +9,7 @@ import hashlib
 import random
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,15 @@ AFTER_OTHERS: Final = "again after all others"
 
 
 _DRAWN: Final = "batches with random numbers"  # name of a state
+
+
+@runtime_checkable
+class SeededStep(Protocol):
+    """A step of an eval set that draws from generators of its own, which it seeds for each example."""
+
+    def seed_with(self, weights_digest: Callable[[], str]) -> None:
+        """Seed from now on with the digest of the restored values, for which this function waits."""
+        ...
 
 
 class RandomDraws:

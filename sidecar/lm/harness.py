@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 
 from sidecar.errors import TaskError
@@ -26,6 +26,7 @@ from sidecar.lm.bounds import Bounds
 from sidecar.lm.models import tokenizer_for
 from sidecar.lm.offline import offline, would_fetch
 from sidecar.lm.pass_at_k import PassAtK, RunCode, pass_at_k
+from sidecar.lm.sampling import NOTE, Prompt, is_sampled, sampling
 from sidecar.lm.vllm_server import Completions, served
 
 _GENERATION: Final = "generate_until"
@@ -116,7 +117,7 @@ def harness(
         path = None if include_path is None else os.fspath(include_path)
         bounds = Bounds(name, max_tokens, max_seconds)
         one = _HarnessSet(name, spec, path, given, tokenizer, batch_size, max_length, engine, bounds, judge)
-        sets[name] = EvalSet(one.open, step=one.step, metrics=one.metrics, check="all", every_nth=every_nth)
+        sets[name] = EvalSet(one.open, step=one, metrics=one.metrics, check="all", every_nth=every_nth)
     return sets
 
 
@@ -126,6 +127,7 @@ class _Requests:
 
     tasks: Mapping[str, Any]  # what `TaskManager.load` returned
     asked: Sequence[tuple[str, Any]]  # method of the model, and instance, in the order in which the harness asks
+    repeats: Sequence[int]  # for each of `asked`, its number among those of the same instance
     order: Sequence[int]  # for each place in the data, the number of its request in `asked`
     has_texts: bool  # among the answers
 
@@ -151,6 +153,14 @@ class _HarnessSet:
         self._tokenizer, self._batch_size, self._max_length = tokenizer, batch_size, max_length
         self._requests: _Requests | None = None
         self._lm: Any = None
+        self._weights_digest: Callable[[], str] = str
+
+    def seed_with(self, weights_digest: Callable[[], str]) -> None:
+        """Seed sampled answers from now on with the digest that this function waits for."""
+        self._weights_digest = weights_digest
+
+    def _digest(self) -> str:
+        return self._weights_digest()
 
     def open(self) -> Any:
         """Return a loader of the requests: a text for each, which has all that the model is asked."""
@@ -166,7 +176,7 @@ class _HarnessSet:
             collate_fn=_collated,
         )
 
-    def step(self, model: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
+    def __call__(self, model: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return the places of the requests of a batch, and the model's answers."""
         import torch
 
@@ -186,7 +196,7 @@ class _HarnessSet:
         answers: dict[int, Any] = {}
         for method in dict.fromkeys(method for method, _ in asked):
             own = [place for place, (of_request, _) in zip(places, asked, strict=True) if of_request == method]
-            instances = [requests.asked[requests.order[place]][1] for place in own]
+            instances = [self._instance(place) for place in own]
             with _quiet():
                 found = getattr(lm, method)(instances, disable_tqdm=True)
             answers |= dict(zip(own, found, strict=True))
@@ -196,12 +206,24 @@ class _HarnessSet:
                     answers[place] = answers[place], self._judge.passes(answers[place], instance.doc)
         return [answers[place] for place in places]
 
+    def _instance(self, place: int) -> Any:
+        """Return what the model is asked at this place, which tells whose answer it is if a text is generated."""
+        requests, number = self._loaded, self._loaded.order[place]
+        method, instance = requests.asked[number]
+        if method != _GENERATION:
+            return instance
+        text, given = instance.args
+        prompt = Prompt.of(text, instance.task_name, instance.doc_id, requests.repeats[number])
+        return SimpleNamespace(args=(prompt, given))
+
     def metrics(self) -> list[Any]:
         """Return the metric that turns all answers into the harness's numbers."""
         from sidecar.lm.answers import HarnessNumbers
 
-        notes = () if self._engine is None else (self._engine.note,)
+        notes: tuple[str, ...] = () if self._engine is None else (self._engine.note,)
         has_texts = self._loaded.has_texts
+        if any(method == _GENERATION and is_sampled(*instance.args) for method, instance in self._loaded.asked):
+            notes += (NOTE,)
         begin = partial(self._bounds.begin, of=len(self._loaded.order))
         return [HarnessNumbers(self._name, begin, self._aggregated, has_texts=has_texts, notes=notes)]
 
@@ -213,10 +235,9 @@ class _HarnessSet:
     def _lm_of(self, model: Any) -> Any:
         """Return the harness's view of a model, and keep it for the next batches."""
         if self._lm is None or self._lm.model is not model:
-            from lm_eval.models.huggingface import HFLM
-
             tokenizer = tokenizer_for(self._tokenizer, model, f"harness({self._spec!r}, tokenizer=…)")
-            make = partial(HFLM, model) if self._engine is None else partial(served, self._engine, model)
+            in_process = partial(sampling, self._digest, model)
+            make = in_process if self._engine is None else partial(served, self._engine, model)
             with _quiet():
                 self._lm = make(tokenizer=tokenizer, batch_size=self._batch_size, max_length=self._max_length)
         return self._lm
@@ -243,20 +264,21 @@ class _HarnessSet:
             if would_fetch(error):
                 raise task_error(self._remedy()) from error
             raise
-        by_method: dict[str, list[Any]] = {}
+        by_method: dict[str, list[tuple[Any, int]]] = {}
         for task in manager.loaded["tasks"].values():
             for instance in task.instances:
                 method = _METHODS.get(instance.request_type, instance.request_type)
-                by_method.setdefault(method, []).extend([instance] * instance.repeats)
+                by_method.setdefault(method, []).extend((instance, repeat) for repeat in range(instance.repeats))
             task.build_all_requests = _keep
-        generations = by_method.get(_GENERATION, [])
+        generations = [instance for instance, _ in by_method.get(_GENERATION, [])]
         self._bounds.require_tokens([_most_tokens(*instance.args) for instance in generations])
         if self._judge is not None:
             self._judge.require_answers(self._name, {each.task_name: each.repeats for each in generations})
-        asked = [(method, instance) for method, instances in by_method.items() for instance in instances]
+        asked = [(method, instance) for method, pairs in by_method.items() for instance, _ in pairs]
+        repeats = [repeat for pairs in by_method.values() for _, repeat in pairs]
         lengths = self._lengths([instance for _, instance in asked])
         order = sorted(range(len(asked)), key=lambda number: (-lengths[number], number))
-        return _Requests(manager.loaded, asked, order, has_texts=_GENERATION in by_method)
+        return _Requests(manager.loaded, asked, repeats, order, has_texts=_GENERATION in by_method)
 
     def _lengths(self, instances: Sequence[Any]) -> list[int]:
         """Return the length of each request: in tokens if the tokenizer is known before the model, else in characters.

@@ -131,8 +131,8 @@ def test_options_are_those_of_the_harness(made, lm_eval, given):
     assert plain != changed
 
 
-def test_first_cause_examples_in_the_prompt(made):
-    """The harness draws them from a generator of each rank; here all ranks build the prompts of one process."""
+def test_cause_1_examples_in_prompts_are_drawn_by_rank(made):
+    """Here all ranks build the prompts of one process: the digests of the data are equal."""
     fingerprints = set()
     for ranks in WORKERS:
         for rank in range(ranks):
@@ -143,8 +143,8 @@ def test_first_cause_examples_in_the_prompt(made):
     assert plain.fingerprint not in fingerprints
 
 
-def test_second_cause_batches_by_length(made):
-    """The harness sorts within a rank; here the batches are those of the whole set, the longest first."""
+def test_cause_2_batches_are_sorted_within_a_rank(made):
+    """Here the batches are those of the whole set, the longest first."""
     loader = task(made, "choice", batch_size=8).eval_sets["choice"].source()
     lengths = [len(text) for batch in loader for text in batch["request"]]
     assert len(lengths) == 3 * tiny.DOCUMENTS
@@ -152,56 +152,79 @@ def test_second_cause_batches_by_length(made):
     results(made, "choice", batch_size=8)
 
 
-def test_third_and_fourth_cause_repeated_and_sampled_requests(made):
-    """The harness repeats requests of a short rank, and samples by rank: here each document has its four answers."""
-    states = []
+def texts_of(made, name, ranks, **options):
+    """The texts that all ranks generated, by document and number of the answer."""
+    given = task(made, name, **options)
+    merged = None
+    for rank in range(ranks):
+        evaluator = torch_evaluator(given, rank, ranks)
+        evaluator.read(lambda: None)
+        evaluator.restore(str(made.checkpoint))()
+        evaluator.digest()
+        state = evaluator.evaluate(lambda: None)[name]["harness/texts"]
+        if merged is None:
+            merged = state
+        else:
+            merged.merge(state)
+    answers = [json.loads(text) for content in merged.contents() for text in json.loads(content.tobytes())]
+    documents = [ast.literal_eval(text)[3] for _, text in given.eval_sets[name].source().dataset]
+    by_document = {}
+    for document, answer in zip(documents, answers, strict=True):
+        by_document.setdefault(document, []).append(answer)
+    return by_document
+
+
+def test_cause_3_ranks_that_are_short_repeat_requests(made):
+    """Here each document has the four answers that its task asks for, and votes are among four."""
     for ranks in WORKERS:
-        merged = states_of(made, "voted", ranks)
-        answers = [json.loads(text) for content in merged.contents() for text in json.loads(content.tobytes())]
-        states.append(answers)
-        assert len(answers) == 4 * tiny.DOCUMENTS
-    assert all(each == states[0] for each in states)
-    assert len(set(states[0])) > tiny.DOCUMENTS
+        found = texts_of(made, "voted", ranks)
+        assert {document: len(answers) for document, answers in found.items()} == dict.fromkeys(
+            range(tiny.DOCUMENTS), 4
+        )
     values = results(made, "voted")["voted"].values
     assert {"match,vote", "match,first"} <= values.keys()
     assert values["match,vote"].value > 0
 
 
-def states_of(made, name, ranks, **options):
-    """The state of the texts of all ranks."""
-    found = None
-    for rank in range(ranks):
-        evaluator = torch_evaluator(task(made, name, **options), rank, ranks)
-        evaluator.read(lambda: None)
-        evaluator.restore(str(made.checkpoint))()
-        evaluator.digest()
-        state = evaluator.evaluate(lambda: None)[name]["harness/texts"]
-        if found is None:
-            found = state
-        else:
-            found.merge(state)
-    return found
+def test_cause_4_answers_are_sampled_from_one_generator_of_a_rank(made):
+    """Here each answer has its own: other workers, batch sizes and documents next to it change no text."""
+    found = texts_of(made, "voted", 1)
+    assert len({text for answers in found.values() for text in answers}) > tiny.DOCUMENTS
+    for ranks, batch_size in (2, 4), (3, 4), (1, 7), (2, 7), (3, 7):
+        assert texts_of(made, "voted", ranks, batch_size=batch_size) == found
+    few = texts_of(made, "voted", 1, limit=5)
+    assert few == {document: found[document] for document in range(5)}
 
 
-def test_fifth_and_sixth_cause_order_of_sums_and_draws(made, lm_eval, monkeypatch):
-    """The harness bootstraps and adds up in the order of ranks; here the order is that of one process."""
+def test_cause_5_draws_for_standard_errors_follow_the_order_of_ranks(made, lm_eval, monkeypatch):
+    """Here the order is that of one process, so a bootstrap gives its number."""
     monkeypatch.setenv("DISABLE_MULTIPROC", "1")
-    found = results(made, "matthews", "choice")
-    expected = alone(made, lm_eval, "matthews", "choice")["results"]
-    assert found["matthews"].values["mcc_stderr"].value == expected["matthews"]["mcc_stderr,none"] > 0
-    assert found["choice"].values["acc_stderr"].value == expected["choice"]["acc_stderr,none"]
+    found = results(made, "matthews")["matthews"].values
+    expected = alone(made, lm_eval, "matthews")["results"]["matthews"]
+    assert found["mcc_stderr"].value == expected["mcc_stderr,none"] > 0
 
 
-def test_seventh_cause_a_worker_without_documents(made, lm_eval):
-    """Three documents on four ranks crash the harness."""
+def test_cause_6_floats_are_added_up_in_the_order_of_ranks(made, lm_eval, monkeypatch):
+    """Here the order is that of the documents: with one request in a batch, sums have the bits of one process."""
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")
+    names = "continued", "rolling", "choice"
+    found = results(made, *names, batch_size=1, workers=(1, 3))
+    expected = alone(made, lm_eval, *names)["results"]
+    for name, metrics in zip(names, (("perplexity",), ("bits_per_byte",), ("acc_stderr",)), strict=True):
+        for metric in metrics:
+            assert found[name].values[metric].value == expected[name][f"{metric},none"]
+
+
+def test_cause_7_a_rank_without_documents_fails(made, lm_eval):
+    """Three documents on four ranks crash the harness; here a worker without any has nothing to do."""
     found = results(made, "choice", "generated", tasks="few", batch_size=8)
     expected = alone(made, lm_eval, "choice", "generated", tasks="few")
     assert found["choice"].values["acc"].value == expected["results"]["choice"]["acc,none"]
     assert any("3 documents" in note for note in found["generated"].notes)
 
 
-def test_eighth_cause_ranks_of_several_nodes(made, monkeypatch):
-    """The harness takes the number within the node; here variables of a launcher mean nothing."""
+def test_cause_8_the_number_within_a_node_is_taken_for_the_rank(made, monkeypatch):
+    """Here variables of a launcher mean nothing."""
     expected = results(made, "choice", workers=(1,))
     for name, text in {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, text)
@@ -275,13 +298,10 @@ def test_answers_that_pass_are_counted_for_each_document(made):
     """The same bits for any number of workers; of four answers to each document, counted here one by one."""
     given = {"limit": 6, "run_code": passes, "pass_at": (4, 1)}
     values = results(made, "voted", workers=(1, 2, 3), **given)["voted"].values
-    texts = states_of(made, "voted", 1, **given).contents()
-    answers = [json.loads(text) for content in texts for text in json.loads(content.tobytes())]
-    requests = [text for _, text in task(made, "voted", **given).eval_sets["voted"].source().dataset]
     judged = {}
-    for (answer, passed), request in zip(answers, requests, strict=True):
-        assert passed is (len(answer) % 2 == 0)
-        judged.setdefault(ast.literal_eval(request)[3], []).append(passed)
+    for document, answers in texts_of(made, "voted", 1, **given).items():
+        assert all(passed is (len(answer) % 2 == 0) for answer, passed in answers)
+        judged[document] = [passed for _, passed in answers]
     assert [len(each) for each in judged.values()] == [4] * 6
     assert values["pass@1"].value == sum(map(sum, judged.values())) / 24
     assert values["pass@4"].value == sum(map(any, judged.values())) / 6

@@ -32,7 +32,7 @@ from sidecar.evaluation.eval_loop import LEFT_OUT, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.first_batch import FIRST_EXAMPLE, FirstBatch, OfParts, tried
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
-from sidecar.evaluation.repeatability import RandomDraws
+from sidecar.evaluation.repeatability import RandomDraws, SeededStep
 from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
@@ -145,6 +145,10 @@ class BatchRunner:
     def seed_with(self, weights_digest: Callable[[], str]) -> None:
         """Seed random numbers from now on with the digest that this function waits for."""
         self._draws.weights_digest = weights_digest
+        for eval_set in self._task.sets().values():
+            step: Any = eval_set.step
+            if isinstance(step, SeededStep):
+                step.seed_with(weights_digest)
 
     def states(self, eval_set: str, info: EvalSetInfo) -> SetStates:
         """Return new states of one eval set."""
