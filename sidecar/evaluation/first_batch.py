@@ -61,34 +61,31 @@ Predict = Callable[[slice], BatchOutput]
 """A function that lets the model predict for the examples at these places alone. It may raise, if the model takes whole
 batches only."""
 
+Contents = Callable[[list[NDArray[Any]]], Mapping[str, str]]
+"""A function that returns the states of each metric of a set for the arrays of a batch, as texts by name."""
+
 FIRST_EXAMPLE: Final = slice(0, 1)
 
 
 class FirstBatch:
     """Hold what the first batches of the eval sets have shown so far. It stays in memory between checkpoints.
 
-    `dependence` collects what depends on batches. `contents` returns the states of each metric for the arrays of a
-    batch, as texts by name.
+    `dependence` collects what depends on batches.
     """
 
-    def __init__(
-        self,
-        dependence: BatchDependence,
-        require_equal: RequireEqual,
-        contents: Callable[[list[NDArray[Any]]], Mapping[str, str]],
-    ) -> None:
+    def __init__(self, dependence: BatchDependence, require_equal: RequireEqual) -> None:
         self.dependence = dependence
-        self._require_equal, self._contents = require_equal, contents
+        self._require_equal = require_equal
         self._repeated: set[str] = set()  # eval sets whose first batch was evaluated several times
         self._divided: set[tuple[str, int]] = set()  # batches that were evaluated in parts, by eval set and number
 
-    def of(self, eval_set: str, batches: int, ranks: int) -> "FirstBatchOfSet":
+    def of(self, eval_set: str, batches: int, ranks: int, contents: Contents) -> "FirstBatchOfSet":
         """Return the checks for one evaluation of an eval set by so many ranks.
 
         `batches`: the number of all ranks; 0 if it is unknown, as of a set that divides itself. Then each rank takes
         the others to have as many as itself.
         """
-        return FirstBatchOfSet(self, eval_set, batches, ranks)
+        return FirstBatchOfSet(self, eval_set, batches, ranks, contents)
 
     def is_repeated(self, eval_set: str) -> bool:
         """Return whether the first batch was evaluated several times before, and gave the same numbers."""
@@ -114,15 +111,12 @@ class FirstBatch:
         """Raise `EvaluationError` unless two outputs for the same batch are equal."""
         self._require_equal(one.arrays, other.arrays, when)
 
-    def contents(self, output: BatchOutput) -> Mapping[str, str]:
-        """Return the states of each metric for a batch, as texts by name."""
-        return self._contents(output.arrays)
-
 
 class FirstBatchOfSet:
     """Check the first batch during one evaluation of an eval set."""
 
-    def __init__(self, known: FirstBatch, eval_set: str, batches: int, ranks: int) -> None:
+    def __init__(self, known: FirstBatch, eval_set: str, batches: int, ranks: int, contents: Contents) -> None:
+        self._contents = contents
         self._known, self._eval_set, self._batches, self._ranks = known, eval_set, batches, ranks
         self._seen = self._equal = 0  # batches, and those whose parts have the predictions of the whole
         self._kept: _Kept | None = None
@@ -153,7 +147,7 @@ class FirstBatchOfSet:
         if self._seen == 1 and not self._known.is_repeated(self._eval_set):
             _require_told_apart(predict, examples)
             alone = tried(predict, FIRST_EXAMPLE)
-            kept = self._kept = _Kept(output, self._known.contents(output), again, predict, alone, examples)
+            kept = self._kept = _Kept(output, self._contents(output.arrays), again, predict, alone, examples)
             if kept.alone is None:
                 self._known.require_equal(output, again(), REPEATED)
             else:
@@ -173,10 +167,10 @@ class FirstBatchOfSet:
                 known.require_equal(kept.output, kept.again(), AFTER_OTHERS)
             elif kept.alone is not None:
                 known.require_equal(kept.alone, kept.predict(FIRST_EXAMPLE), AFTER_OTHERS)
-            require_same_contents(kept.contents, known.contents(kept.output))
+            require_same_contents(kept.contents, self._contents(kept.output.arrays))
         known.require_equal(kept.output, kept.again(), AFTER_OTHERS)
         for _ in range(REPEATED_CALLS):
-            require_same_contents(kept.contents, known.contents(kept.output))
+            require_same_contents(kept.contents, self._contents(kept.output.arrays))
         if kept.alone is not None:
             # Calls for the whole and for parts took turns: what changes with each 2nd to 12th would have differed
             calls = REPEATED_CALLS if self._equal < len(DIVIDED) else 1

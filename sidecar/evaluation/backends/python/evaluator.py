@@ -113,11 +113,9 @@ class PythonEvaluator:
         self._task, self._shard, self._sets = task, shard, sets
         self._sources = sources
         self._measurements = {name: Measurement(chosen(task.of_set(name))) for name in task.eval_sets}
-        self._measurement = next(iter(self._measurements.values()), Measurement([]))  # of the set that is evaluated
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
         self._draws = RandomDraws(repeatability.seed, repeatability.generators)
-        dependence = BatchDependence(self._names)
-        self._first_batch = FirstBatch(dependence, _require_equal, self._contents)
+        self._first_batch = FirstBatch(BatchDependence(self._names), _require_equal)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
         self._model: Any = None
         self._second: Any = None  # another model of the same checkpoint, until it was compared
@@ -188,12 +186,11 @@ class PythonEvaluator:
         for place, reader in enumerate(self._sets.chosen):
             batch = None if reader.sharding == "own" else next(self._sources[reader.name].first_prepared(), None)
             if batch is not None:
-                self._measurement = self._measurements[reader.name]
                 if self._shard.rank:  # what a model keeps of the first examples that it sees then differs from rank 0
                     *_, last = told_apart(examples := reader.examples_in(batch), FEW)
                     tried(partial(self._predict_part, batch, examples), last)
                 output = self._draws.run(reader.name, 0, partial(self._run, reader, batch))
-                outputs[place] = summary(self._measurement.predictions(output.arrays))
+                outputs[place] = summary(self._measurements[reader.name].predictions(output.arrays))
         return outputs
 
     def layout(self) -> str:
@@ -256,10 +253,9 @@ class PythonEvaluator:
         return replace(numbers, notes=notes)
 
     def _evaluate(self, reader: EvalSetReader, taken: SetStates | None, *, tick: Tick, keep: SaveRows) -> SetStates:
-        self._measurement = self._measurements[reader.name]
         states = self._states(reader)
-        first_batch = self._first_batch.of(reader.name, reader.batches, self._shard.world_size)
-
+        contents = partial(self._contents, reader)
+        first_batch = self._first_batch.of(reader.name, reader.batches, self._shard.world_size, contents)
         compare: Callable[[], None] | None = None
 
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
@@ -286,7 +282,7 @@ class PythonEvaluator:
             reader,
             states,
             run=run,
-            add=partial(self._add, states),
+            add=partial(self._add, reader, states),
             finish=finish,
             shard=self._shard,
             tick=tick,
@@ -297,12 +293,11 @@ class PythonEvaluator:
         return evaluated
 
     def _run(self, reader: EvalSetReader, batch: Batch) -> BatchOutput:
-        predictions = self._predictions(batch, reader.examples_in(batch))
+        examples = reader.examples_in(batch)
+        predictions = self._predictions(batch, examples)
         batch = map_leaves(read_only, batch)
         columns = {} if self._columns is None else self._columns.columns(batch, predictions)
-        return BatchOutput(
-            self._arrays(batch, predictions, reader.examples_in(batch)), finite_rows(predictions), columns
-        )
+        return BatchOutput(self._arrays(reader, batch, predictions, examples), finite_rows(predictions), columns)
 
     def _predictions(self, batch: Batch, examples: int) -> Any:
         x, _, _ = parts_of(batch)
@@ -310,10 +305,10 @@ class PythonEvaluator:
         assert self._task.predict is not None, "the dispatcher checks it"
         return _converted(call("Task(predict=…)", self._task.predict, self._model, copied(x)), examples)
 
-    def _arrays(self, batch: Batch, predictions: Any, examples: int) -> list[NDArray[Any]]:
+    def _arrays(self, reader: EvalSetReader, batch: Batch, predictions: Any, examples: int) -> list[NDArray[Any]]:
         _, y, weights = with_labels(batch, _LABELS)
         with naming_weights(self._weights_remedy):
-            return self._measurement.arrays(y, predictions, weights, examples)
+            return self._measurements[reader.name].arrays(y, predictions, weights, examples)
 
     def _predict_part(self, batch: Batch, examples: int, places: slice) -> BatchOutput:
         """Let the model predict for some examples of a batch alone."""
@@ -354,41 +349,50 @@ class PythonEvaluator:
         """Return what depends on the division of a batch."""
         examples = reader.examples_in(batch)
         halves, few = halves_of(examples), few_of(examples, number)
-        predictions = self._measurement.predictions(output.arrays)
+        measurement = self._measurements[reader.name]
+        predictions = measurement.predictions(output.arrays)
         is_known = is_telling(predictions)
         if halves is None or few is None:
             return OfParts(set(), is_known)
-        found = self._measurement.depending(output.arrays)
+        found = measurement.depending(output.arrays)
         if self._draws.is_drawn(reader.name):  # parts draw other numbers
             return OfParts(found, is_known)
         for places in (few, halves) if few != halves else (halves,):
-            if (parts := tried(partial(self._arrays_of_parts, batch, examples), places)) is None:
+            if (parts := tried(partial(self._arrays_of_parts, reader, batch), places)) is None:
                 continue
-            rows = [self._measurement.predictions(arrays) for arrays in parts]
+            rows = [measurement.predictions(arrays) for arrays in parts]
             compared = rows_at(predictions, places, examples)
             if compared is not None and have_alike_rows(compared, rows):
                 differs = rows_differ(compared, rows)
                 return OfParts(found | ({MODEL} if differs else set()), is_known, are_compared=True)
             if places == halves:
-                return OfParts(found | self._measurement.differing(output.arrays, parts), is_known)
+                return OfParts(found | measurement.differing(output.arrays, parts), is_known)
         return OfParts(found | {UNTESTED}, is_known)
 
-    def _arrays_of_parts(self, batch: Batch, examples: int, places: Sequence[slice]) -> list[list[NDArray[Any]]]:
+    def _arrays_of_parts(
+        self, reader: EvalSetReader, batch: Batch, places: Sequence[slice]
+    ) -> list[list[NDArray[Any]]]:
         """Return what metrics need of parts of a batch, predicted on their own."""
         arrays = []
         for place in places:
             part = map_leaves(lambda array, place=place: read_only(array[place]), batch)
-            size = len(range(examples)[place])
-            arrays.append(self._arrays(part, self._predictions(part, size), size))
+            size = len(range(reader.examples_in(batch))[place])
+            arrays.append(self._arrays(reader, part, self._predictions(part, size), size))
         return arrays
 
-    def _add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
+    def _add(
+        self,
+        reader: EvalSetReader,
+        states: SetStates,
+        arrays: list[list[NDArray[Any]]],
+        firsts: Sequence[int | None],
+    ) -> None:
         with naming_weights(self._weights_remedy):
-            self._measurement.add(states, arrays, firsts)
+            self._measurements[reader.name].add(states, arrays, firsts)
 
-    def _contents(self, arrays: list[NDArray[Any]]) -> dict[str, str]:
+    def _contents(self, reader: EvalSetReader, arrays: list[NDArray[Any]]) -> dict[str, str]:
         with naming_weights(self._weights_remedy):
-            return self._measurement.contents(arrays)
+            return self._measurements[reader.name].contents(arrays)
 
     def _weights_remedy(self) -> str:
         return _REMEDY if any(reader.third_part and reader.third_part.notes for reader in self._sets.chosen) else ""

@@ -83,7 +83,7 @@ class BatchRunner:
         names = [name for step in self._steps.values() for name in step.names]
         if any(isinstance(step, Step) for step in self._steps.values()):
             self._task.require_in_turn(list(dict.fromkeys(names)))
-        self._first_batch = FirstBatch(BatchDependence(names), self._require_equal, self._contents)
+        self._first_batch = FirstBatch(BatchDependence(names), self._require_equal)
 
     def _enter(self, eval_set: str) -> None:
         """Let the next calls of the step be about this eval set, which may be measured in its own way."""
@@ -191,7 +191,7 @@ class BatchRunner:
         self.step.begin(is_first=not self.first_batch.is_repeated(reader.name))
         left_out = 0
         before = repeatability.versions(self.model)
-        first_batch = self.first_batch.of(reader.name, reader.batches, shard.world_size)
+        first_batch = self.first_batch.of(reader.name, reader.batches, shard.world_size, self.step.contents)
         compare_first: Callable[[], None] | None = None
 
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
@@ -307,9 +307,6 @@ class BatchRunner:
         """Run one batch. Random numbers are seeded if the model draws any."""
         run = partial(self.step.run, batch, reader.examples_in(batch), number)
         return self._draws.run(reader.name, place, run)
-
-    def _contents(self, arrays: list[NDArray[Any]]) -> dict[str, str]:
-        return self.step.contents(arrays)
 
     def _require_equal(self, one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], when: str) -> None:
         if self._device.type == "cpu":  # kernels of a GPU may add in any order
