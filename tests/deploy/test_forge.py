@@ -36,24 +36,30 @@ def test_a_workflow_runs_what_a_person_can_run(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fails", "tests", "named"), [([0], 2, 1), ([0, 2], 1, 0), ([0], 4, 0)], ids=["once", "again", "too many"]
+    ("fails", "tests", "named", "more"),
+    [([0], 2, 1, ()), ([0], 1, 1, ("VENV=other",)), ([0, 2], 1, 0, ()), ([0], 4, 0, ())],
+    ids=["once", "in another environment", "again", "too many"],
 )
-def test_what_failed_beside_others_must_pass_three_times_alone(tmp_path: Path, fails, tests, named) -> None:
-    """At most three tests are tried again, and they are named."""
+def test_what_failed_beside_others_must_pass_three_times_alone(tmp_path: Path, fails, tests, named, more) -> None:
+    """At most three tests are tried again, in the environment of the first time, and they are named."""
     (tmp_path / ".ci").mkdir()
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
+    (tmp_path / "other/bin").mkdir(parents=True)
+    (tmp_path / "other/bin/pytest").write_text('#!/bin/sh\necho other ran\nexec .venv/bin/pytest "$@"\n')
+    (tmp_path / "other/bin/pytest").chmod(0o755)
     script = shutil.copy(ROOT / ".ci/tested", tmp_path / ".ci/tested")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:xdist -p no:cov\n")
-    (tmp_path / "Makefile").write_text("test:\n\t.venv/bin/pytest\n")
+    (tmp_path / "Makefile").write_text("VENV = .venv\ntest:\n\t$(VENV)/bin/pytest\n")
     (tmp_path / "test_it.py").write_text(
         "import pathlib, pytest\n"
         "runs = len(list(pathlib.Path().glob('run-*')))\npathlib.Path(f'run-{runs}').touch()\n"
         f"def test_a():\n    assert runs not in {fails}\n"
         + "".join(f"def test_b{number}():\n    assert runs\n" for number in range(tests - 1))
     )
-    ended = subprocess.run([script, "test"], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([script, "test", *more], capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode == 0, ended.stderr.count("FAILED ONCE")) == (named > 0, named), ended.stdout + ended.stderr
     assert len(list(tmp_path.glob("run-*"))) == (4 if named else 1 if tests == 4 else 3)
+    assert ended.stdout.count("other ran") == (4 if more else 0)
     assert not named or "!!!     test_it.py::test_a\n" in ended.stderr
 
 
