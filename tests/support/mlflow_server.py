@@ -1,5 +1,6 @@
 """A real MLflow server with a database in SQLite, or with files as older ones have, to be killed and started again."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -9,7 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 240  # for what takes seconds on an idle machine, and took more than 120 s on a busy one
 PROGRAMS = Path(__file__).resolve().parents[2] / ".venv-mlflow" / "bin"
 """Where `make test` installs the server: it fits into no environment with the other tools."""
 
@@ -35,7 +36,7 @@ class MlflowServer:
         self.kill()
 
     def start(self):
-        """Start it, and wait until it answers."""
+        """Start it, and wait until it answers. One that does not answer in time is ended."""
         host, port = self._address.split(":")
         words = [self._program, "server", "--host", host, "--port", port]
         words += ["--backend-store-uri", self._store]
@@ -45,6 +46,20 @@ class MlflowServer:
         environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
         with (self._folder / "log").open("ab") as log:
             self._running = subprocess.Popen(words, stdout=log, stderr=log, env=environ, start_new_session=True)
+        try:
+            self._wait()
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self):
+        """End it and its children at once, as a crash does."""
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(self._running.pid, signal.SIGKILL)
+        self._running.wait()
+
+    def _wait(self):
+        """Wait until it answers."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
@@ -54,8 +69,3 @@ class MlflowServer:
                 assert self._running.poll() is None, (self._folder / "log").read_text()[-4000:]
                 assert time.monotonic() < end, (self._folder / "log").read_text()[-4000:]
                 time.sleep(0.1)
-
-    def kill(self):
-        """End it and its children at once, as a crash does."""
-        os.killpg(self._running.pid, signal.SIGKILL)
-        self._running.wait()
