@@ -41,7 +41,8 @@ class MlflowServer:
         words = [self._program, "server", "--host", host, "--port", port]
         words += ["--backend-store-uri", self._store]
         words += ["--artifacts-destination", self._folder / "artifacts"]
-        words += ["--gunicorn-opts", "--workers 1 --no-control-socket"]  # its usual server needs numpy
+        words += ["--workers", "1"]  # in the options of gunicorn it would be overridden
+        words += ["--gunicorn-opts", "--no-control-socket"]  # its usual server needs numpy
         environ = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
         with (self._folder / "log").open("ab") as log:
