@@ -2,30 +2,13 @@
 
 import ctypes
 import json
-from pathlib import Path
 
 import pytest
+from integration.clock import Clock
 from receivers import receiver
 from tensorboard_reader import read_events
 
 pytestmark = pytest.mark.timeout(600)
-
-FOLDER = Path(__file__).parent / "odd_clock"
-
-
-class Clock:
-    """The clock of one node: hours by which it is wrong, and its rate."""
-
-    def __init__(self, path):
-        self._path = path
-        self.environ = {"ODD_CLOCK": str(path), "PYTHONPATH": str(FOLDER)}
-        self.set(0)
-
-    def set(self, hours, rate=1.0):
-        """Step it; a reader finds the one or the other."""
-        part = self._path.with_suffix(".part")
-        part.write_text(f"{hours} {rate}")
-        part.replace(self._path)
 
 
 @pytest.fixture
