@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from faulty import USABLE, Faulty
+from faulty import Faulty, require_fuse
 from integration.cluster import Cluster
 from integration.torch_trainer import TORCH, TorchTrainer
 from integration.trial import Trial
@@ -403,10 +403,7 @@ def tasks():
 @pytest.fixture
 def faulty(tmp_path):
     """A filesystem that fails, or hangs, where a test says so."""
-    if not USABLE and "fuse3" in os.environ.get("TEST_REQUIRES", "").split(","):
-        pytest.fail("a filesystem in user space needs root, /dev/fuse and libfuse3")
-    if not USABLE:
-        pytest.skip("a filesystem in user space needs root, /dev/fuse and libfuse3")
+    require_fuse()
     (tmp_path / "disk").mkdir()
     with Faulty(tmp_path / "disk", tmp_path / "seen") as made:
         yield made

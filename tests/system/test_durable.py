@@ -29,8 +29,7 @@ SOURCES = Path(durable.__file__).parents[1]
 @pytest.fixture
 def mount(tmp_path):
     """A mount on which no folder can be fsynced, as on some network filesystems."""
-    if not faulty.USABLE:
-        pytest.skip("needs root, /dev/fuse and libfuse")
+    faulty.require_fuse()
     (tmp_path / "disk").mkdir()
     with (
         faulty.Faulty(tmp_path / "disk", tmp_path / "mount") as mounted,

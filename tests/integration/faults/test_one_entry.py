@@ -8,13 +8,10 @@ import contextlib
 import signal
 
 import pytest
-from faulty import USABLE, Faulty
+from faulty import Faulty, require_fuse
 from integration.cluster import FRAMEWORKS
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not USABLE, reason="a filesystem in user space needs root, /dev/fuse and libfuse3"),
-]
+pytestmark = pytest.mark.timeout(300)
 
 QUICK = {"SIDECAR_VISIBILITY_SECONDS": "6", "SIDECAR_SWEEP_SECONDS": "0.5", "SIDECAR_STORAGE_TIMEOUT_SECONDS": "4"}
 
@@ -26,6 +23,7 @@ def new(request):
 
 @pytest.fixture(scope="module")
 def mounts(new, tmp_path_factory):  # noqa: ARG001 - for each framework another disk
+    require_fuse()
     folder = tmp_path_factory.mktemp("storage")
     (folder / "disk").mkdir()
     with Faulty(folder / "disk", folder / "one") as one, Faulty(folder / "disk", folder / "two") as two:
