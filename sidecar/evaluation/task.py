@@ -189,8 +189,9 @@ class Task:
             of a PNG or JPEG, or an array of pixels, such as `lambda x, y: x`; None: nothing. It takes (x, y) of the
             example as numpy arrays, and is called for examples whose prediction is wrong, or for all if the columns do
             not say that. It needs `predictions`. Each worker saves at most 1,000 inputs of a set, and 8 MiB.
-        intervals: Whether `Sums` and metrics of torchmetrics have 95 % intervals that need their numbers for parts of
-            the data. None: those that take at most 0.1 s and 5 % of the evaluation of a set; True: all; False: none.
+        intervals: Whether `Sums` and metrics of Keras and torchmetrics have 95 % intervals that need their numbers for
+            parts of the data. None: those that take at most 0.1 s and 5 % of the evaluation of a set; True: all;
+            False: none.
     """
 
     build_model: Callable[[], Any] | None = None

@@ -292,10 +292,44 @@ def _losses(random, examples):
     return [random.exponential(size=examples)], np.e
 
 
+def _iou(arrays, times):
+    """Return the number of keras.metrics.MeanIoU."""
+    del times
+    cells = np.zeros((10, 10))
+    np.add.at(cells, tuple(arrays), 1)
+    union = cells.sum(axis=0) + cells.sum(axis=1) - np.diagonal(cells)
+    return {"found": float((np.diagonal(cells)[union > 0] / union[union > 0]).mean())}
+
+
+def _overlapping(random, examples):
+    return _labels(random, examples)[0], 2 / 3  # 0.08 / (0.1 + 0.1 - 0.08) for each class
+
+
+def _keras_area(arrays, times):
+    """Return the number of keras.metrics.AUC with its 200 thresholds."""
+    del times
+    y, scores = arrays
+    thresholds = np.array([-1e-7, *(np.arange(1, 199) / 199), 1 + 1e-7])
+    above = np.searchsorted(thresholds, scores)  # so many thresholds are below a score
+    rates = [
+        np.bincount(above[y == label], minlength=201)[::-1].cumsum()[::-1][1:] / (y == label).sum() for label in (0, 1)
+    ]
+    false, true = rates
+    return {"found": float(((false[:-1] - false[1:]) * (true[:-1] + true[1:]) / 2).sum())}
+
+
+def _shares(random, examples):
+    y = np.arange(examples) % 2
+    moved = np.sqrt(2) * NormalDist().inv_cdf(0.9)
+    return [y, 1 / (1 + np.exp(-(random.normal(size=examples) + (y - 0.5) * moved)))], 0.9
+
+
 SAMPLED = {
     "macro-F1, 10 classes, accuracy 0.8": (_macro_f1, _labels),
     "R² 0.5": (_explained, _explaining),
     "AUC 0.9": (_roc, _scores),
+    "AUC 0.9 of 200 thresholds": (_keras_area, _shares),
+    "mean IoU, 10 classes, accuracy 0.8": (_iou, _overlapping),
     "perplexity of exponential losses": (_perplexity, _losses),
 }
 """Numbers of metrics of frameworks, and functions that draw arrays and tell the true number."""

@@ -7,7 +7,9 @@ from table import Figure, Table
 
 HOW = """One thread evaluates the convolutional net with PyTorch on 4,000 examples of 32×32×3 in batches of 64 (loss and
 accuracy with their intervals), in turn as it is, with slices, and with an F1 score of `Sums` and its interval. Seconds
-of the processor, medians; the figures are the medians over the turns of how much longer the whole evaluation took."""
+of the processor, medians; the figures are the medians over the turns of how much longer the whole evaluation took. Rows
+*Keras* are those of the same net with TensorFlow, with F1 score and area, and
+`Task(intervals=…)`."""
 COLUMNS = ("", "slices", "evaluation", "longer by")
 
 
@@ -28,9 +30,27 @@ def measure(quick):
         (name, slices[name] or "", statistics.median(seconds), "" if name == "plain" else f"{longer[name]:.1f}%")
         for name, seconds in found.items()
     ]
+    rows += _of_keras(quick)
     figures = [
         Figure(f"evaluation with {slices['slices']} slices longer by", longer["slices"], 5, unit=" %"),
         Figure(f"evaluation with {slices['many slices']} slices longer by", longer["many slices"], 5, unit=" %"),
         Figure("evaluation with an interval of sums longer by", longer["sums"], 5, unit=" %"),
     ]
     return Table("Slices and intervals of sums", HOW, COLUMNS, rows, figures)
+
+
+def _of_keras(quick):
+    """Return rows of evaluations without intervals from a sample, with those that cost little, and with all."""
+    found = {False: [], None: [], True: []}
+    with scratch() as folder, Child("keras_intervals.py", folder=folder, BENCH_EXAMPLES="4000") as child:
+        for number in range((2 if quick else 9) + 1):
+            for wanted, seconds in found.items():
+                answer = child.ask(wanted=wanted)
+                if number:  # the first traces
+                    seconds.append(answer["seconds"])
+    rows = []
+    for wanted, seconds in found.items():
+        more = statistics.median(one / plain for one, plain in zip(seconds, found[False], strict=True)) - 1
+        longer = "" if wanted is False else f"{100 * more:.1f}%"
+        rows.append((f"Keras: intervals={wanted}", "", statistics.median(seconds), longer))
+    return rows

@@ -24,10 +24,13 @@ from sidecar.evaluation.states.array_bytes import decode, encode
 Numbers = Callable[[Sequence[NDArray[Any]], int], Mapping[str, float]]
 """A function that returns the numbers for arrays with a row for each example, each of which counts so many times."""
 
+MOST_BYTES_OF_ROW: Final = 5 << 10
+"""The most bytes of the row of an example in an array for a sample."""
+
 _SAMPLE: Final = "sample"
 _SLOW: Final = "slow intervals"
 _GROUPS: Final = 40
-_MOST_BYTES: Final = 10 << 10  # of an example
+_MOST_BYTES: Final = 2 * MOST_BYTES_OF_ROW  # of an example
 _MOST_BIAS: Final = 1 / 3  # in standard errors: of such intervals nearly 94 % contain the truth
 _BYTES: Final = 32 << 20  # of a sample with its heads
 _SHARE: Final = 0.05  # of an evaluation that the intervals of a set may take
@@ -62,26 +65,33 @@ def add_to_sample(states: SetStates, first: int | None, arrays: Sequence[NDArray
         sample.put(first, encode([[places[chosen]], *([array[chosen]] for array in arrays)]))
 
 
-def require_fast(states: SetStates, metrics: Mapping[str, Numbers], seconds: float) -> None:
+def require_fast(
+    states: SetStates,
+    metrics: Mapping[str, Numbers],
+    seconds: float,
+    *,
+    spent: Callable[[], float] = time.thread_time,  # returns the seconds of the processor that were used
+) -> None:
     """Note which metrics would take more than 5 % of these seconds of an evaluation, or 0.1 s.
 
-    One computation of each, for the examples of this rank, is measured. Nothing happens if `Task(intervals=True)` asks
-    for all intervals.
+    One computation of each, for the examples of this rank, is measured, after one of two examples, which may trace it.
+    Nothing happens if `Task(intervals=True)` asks for all intervals.
     """
     sample = states.get(_SAMPLE)
     if not isinstance(sample, _Sample) or sample.info is None or sample.info.intervals:
         return
-    read, spent = _read(sample), 0.0
+    read, planned = _read(sample), 0.0
     for number, numbers_of in enumerate(metrics.values()):
         if read is None:
             return
-        began = time.thread_time()
+        _numbers(numbers_of, [array[:2] for array in read[1]], 1)
+        began = spent()
         _numbers(numbers_of, read[1], 1)
-        needed = (time.thread_time() - began) * (_GROUPS + 2)
-        if spent + needed > _SECONDS + _SHARE * seconds:
+        needed = (spent() - began) * (_GROUPS + 2)
+        if planned + needed > _SECONDS + _SHARE * seconds:
             exact_sum(states, _SLOW).add((np.arange(len(metrics)) == number).astype(np.int64))
         else:
-            spent += needed
+            planned += needed
 
 
 def with_intervals(result: MetricResult, states: SetStates, metrics: Mapping[str, Numbers], name: str) -> MetricResult:
@@ -89,7 +99,7 @@ def with_intervals(result: MetricResult, states: SetStates, metrics: Mapping[str
 
     `metrics`: all that share the sample, in the order of `new_sample`. Numbers without an interval: those that change
     if each example counts twice, that the sample does not have nearly, and that few examples bias by more than a third
-    of the standard error.
+    of the standard error. There is none if one of two labels is rare: less than 93 % would contain the truth.
     """
     sample = states.get(_SAMPLE)
     if not isinstance(sample, _Sample) or sample.info is None or name not in metrics:
@@ -102,7 +112,7 @@ def with_intervals(result: MetricResult, states: SetStates, metrics: Mapping[str
     places, arrays = read
     groups = groups_of(places, sample.info, _GROUPS)
     used, sizes = np.unique(groups, return_counts=True)
-    if len(used) < FEWEST or len(places) < FEWEST_EXAMPLES:
+    if len(used) < FEWEST or len(places) < FEWEST_EXAMPLES or _has_a_rare_label(arrays[0]):
         return result
     numbers_of = metrics[name]
     whole, twice = (_numbers(numbers_of, arrays, times) for times in (1, 2))
@@ -124,6 +134,12 @@ def _read(sample: _Sample) -> tuple[NDArray[np.intp], list[NDArray[Any]]] | None
         return None
     places, *arrays = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     return places, arrays
+
+
+def _has_a_rare_label(labels: NDArray[Any]) -> bool:
+    """Return whether there are two labels, and few examples have one of them."""
+    counts = np.unique(labels, return_counts=True)[1]
+    return len(counts) == 2 and counts.min() < FEWEST  # noqa: PLR2004 - yes and no
 
 
 def _numbers(numbers_of: Numbers, arrays: Sequence[NDArray[Any]], times: int) -> Mapping[str, float]:

@@ -68,6 +68,14 @@ def test_other_numbers_have_no_interval(drawn, numbers_of):
     assert sampled(numbers_of, drawn[:400]).values["number"].lower is None
 
 
+@pytest.mark.parametrize("few", [19, 20])
+def test_a_rare_label_leaves_too_few_examples(few):
+    """An area under a curve of two labels, one of which 19 examples have, has no interval."""
+    labels = (np.arange(400) < few).astype(float)
+    found = sampled(mean, labels).values["number"]
+    assert (found.lower is None) == (few < 20)
+
+
 def test_few_examples_and_settings_have_none(drawn):
     """An interval that would take long is named in the notes, unless the task asks for it."""
     assert sampled(mean, drawn[:99]).values["number"].lower is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.data import repacked
+from sidecar.evaluation.backends.tensorflow.data import examples_in, repacked, rows_of
 from sidecar.evaluation.backends.tensorflow.derived_results import DerivedResults, flat
 from sidecar.evaluation.backends.tensorflow.keras_metric import (
     KerasMetric,
@@ -24,6 +24,7 @@ from sidecar.evaluation.backends.tensorflow.measured_metric import (
     taking_weights,
 )
 from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, probe, probe_twice
+from sidecar.evaluation.backends.tensorflow.metric_inputs import MetricInputs
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late, replaced
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, not_called
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
@@ -64,6 +65,8 @@ class CompiledMeasurement:
             raise task_error(f"test_step must return metrics by name, found {type(results).__name__}")
         losses = _losses_of_keras(model)
         self._metrics: dict[str, KerasMetric] = {}
+        self._by_result: dict[str, str] = {}
+        self.inputs = MetricInputs({})
         self._take(losses, task, found)
         self.randomness = Randomness(model)
         self.randomness.check(lambda: self._all_of(first))
@@ -82,9 +85,18 @@ class CompiledMeasurement:
             except CannotBeMergedError as error:
                 self.put_in_turn(name, error.reason)
         self._by_result = self._sources(first)  # runs the step again
+        self.inputs = MetricInputs({} if task.intervals is False else self._of_results())
+        with self.inputs.noted() as updates:
+            if self.inputs:
+                self._test(first)
+        self.inputs.choose(updates, examples_in(first))
         names = self._not_of_metrics(flat(results))
         self._order = [name for name in flat(results) if name in self._by_result or name in names]
         self._derived = DerivedResults(model, self._metrics, self.in_turn, names, first, self._after(first))
+
+    def _of_results(self) -> dict[str, KerasMetric]:
+        """Return the metrics that are not updated in turn, by the name of their result."""
+        return {name: self._metrics[source] for name, source in self._by_result.items() if source in self._metrics}
 
     def _not_of_metrics(self, results: dict[str, Any]) -> list[str]:
         """Return the names of the results that are not results of metrics."""
@@ -142,6 +154,9 @@ class CompiledMeasurement:
 
     def put_in_turn(self, name: str, reason: str) -> None:
         """Update a metric in turn from now on, because it has proved to be no sum."""
+        for result, source in self._by_result.items():
+            if source == name:
+                self.inputs.drop(result)
         metric = self._metrics.pop(name).metric
         self.in_turn.add(name, metric, label_of(metric), reason)
 
@@ -162,7 +177,7 @@ class CompiledMeasurement:
 
     def changes(self, outputs: Any) -> Changes:
         """Select the states of `stateful_metrics` in the output of `step`."""
-        states = dict(zip(self._metrics, outputs, strict=True))
+        states = dict(zip(self._metrics, outputs[0], strict=True))
         return {name: states[name] for name in self.stateful_metrics}
 
     def dependent(self, whole: Changes, halves: Sequence[Changes]) -> set[str]:
@@ -203,9 +218,10 @@ class CompiledMeasurement:
         del predictions  # `test_step` of the model predicts by itself
         for name, metric in self._metrics.items():
             metric.reset(None if start is None else start.get(name))
-        with _overheard(self._model) as seen, self.in_turn.noted() as calls:
+        with _overheard(self._model) as seen, self.in_turn.noted() as calls, self.inputs.noted() as updates:
             self._model.test_step(repacked(batch))
-        return [self._by_example(metric, seen) for metric in self._metrics.values()], seen, calls
+        changes = [self._by_example(metric, seen) for metric in self._metrics.values()]
+        return (changes, self.inputs.read(updates, rows_of(tf.nest.flatten(batch)[0]))), seen, calls
 
     def _by_example(self, metric: KerasMetric, seen: list[Any]) -> list[Any]:
         """Return the values of a metric after one batch; weigh the loss of an output by examples, unlike Keras 3."""
@@ -219,21 +235,22 @@ class CompiledMeasurement:
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return the empty states of all metrics."""
         states = self.dependence.states() | self.in_turn.states(list(self.stateful_metrics), info.shard)
+        states |= self.inputs.states(info)
         for name, metric in self._metrics.items():
             states |= named(name, metric.states(info))
         return states
 
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
         """Add the outputs of several batches to the states."""
-        del firsts  # sums do not depend on them
-        for (name, metric), changes in zip(self._metrics.items(), outputs, strict=True):
-            metric.add(within(states, name), changes)
+        changes, noted = outputs
+        for (name, metric), change in zip(self._metrics.items(), changes, strict=True):
+            metric.add(within(states, name), change)
+        self.inputs.add(states, noted, firsts)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers under the names that `test_step` gives them."""
         found = _Numbers(sources_of_batches=set(self.dependence.metrics(states)))
         in_turn = self.in_turn.results(states)
-        notes_in_turn: tuple[str, ...] = ()
         derived = self._derived_numbers(states, in_turn)
         for name in self._order:
             source = self._by_result.get(name)
@@ -243,10 +260,10 @@ class CompiledMeasurement:
                 self._add_metric(found, states, name, source)
             elif source in in_turn:
                 found.values |= _renamed(in_turn[source], self.in_turn.name_of(source), name)
-                notes_in_turn += in_turn[source].notes
+                found.notes += in_turn[source].notes
         names = {source: name for name, source in self._by_result.items()}
         notes = by_batch_note(found.of_batches) + self.dependence.notes(states, []) + undefined(found.without_weight)
-        notes += self.in_turn.notes(states, names) + notes_in_turn + not_called(self._model)
+        notes += self.in_turn.notes(states, names) + found.notes + not_called(self._model)
         if found.by_example:
             listed = ", ".join(found.by_example)
             notes += (f"{listed}: all examples count alike; Keras 3 takes the mean over its batches",)
@@ -255,8 +272,13 @@ class CompiledMeasurement:
     def _add_metric(self, found: "_Numbers", states: SetStates, name: str, source: str) -> None:
         metric = self._metrics[source]
         numbers = metric.numbers(within(states, source), name)
-        for key, number in numbers.items():
-            found.values[key] = value(number, "min" if key == "loss" else metric.goal())
+        result = MetricResult(
+            {key: value(number, "min" if key == "loss" else metric.goal()) for key, number in numbers.items()}
+        )
+        if source not in found.sources_of_batches:
+            result = self.inputs.with_intervals(result, states, name, name)
+        found.values |= result.values
+        found.notes += result.notes
         if id(metric.metric) in self._unweighted:
             found.by_example += numbers
         elif source in found.sources_of_batches:
@@ -313,6 +335,7 @@ class _Numbers:
     values: dict[str, Value] = field(default_factory=dict)
     of_batches: list[str] = field(default_factory=list)
     by_example: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()  # about intervals
     without_weight: list[str] = field(default_factory=list)
 
 

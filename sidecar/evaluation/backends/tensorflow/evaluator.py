@@ -344,6 +344,7 @@ class KerasEvaluator:
             in_turn.found = checks.finish(step, states, divides_itself=batches.division == "own")
             exact_sum(states, _NEGATIVES).add(batches.negatives)
             in_turn.conclude(states, mergeable, is_first=self._shard.rank == 0)
+            step.measurement.inputs.conclude(states, began)
 
         return evaluate_set(
             batches,

@@ -3,12 +3,18 @@
 `step` asks this of its trace, and `set_checks` leaves out repetitions that could show nothing.
 """
 
+import os
 from typing import Any, Final
 
 import tensorflow as tf
 
 _READS: Final = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Assert", "LookupTableFindV2"}
 _ASSIGNMENTS: Final = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
+
+
+def clusters_graphs() -> bool:
+    """Return whether XLA compiles parts of traces by itself, which changes the last bits after the first calls."""
+    return bool(os.environ.get("TF_XLA_FLAGS") or tf.config.optimizer.get_jit())
 
 
 def keeps_nothing(graph: Any) -> bool:

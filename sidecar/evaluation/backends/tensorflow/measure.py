@@ -28,6 +28,7 @@ from sidecar.evaluation.backends.tensorflow.measured_metric import (
     update,
 )
 from sidecar.evaluation.backends.tensorflow.mergeability import have_same_rows, part_of
+from sidecar.evaluation.backends.tensorflow.metric_inputs import MetricInputs
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
@@ -69,6 +70,9 @@ class Measurement(Protocol):
 
     in_turn: MetricsInTurn
     """The metrics that are updated in turn, outside of `step`."""
+
+    inputs: MetricInputs
+    """The metrics that may have intervals from a sample of the examples."""
 
     tolerance: float
     """The relative difference allowed between sums over a batch and sums over its parts."""
@@ -192,6 +196,11 @@ class ChosenMeasurement:
             self._loss.try_out(y, predictions, weights, examples_in(first))
             if self._loss.is_of_batches:
                 self.of_batches.add(_LOSS)
+        self.inputs = MetricInputs({} if task.intervals is False else self.stateful_metrics)
+        with self.inputs.noted() as updates:
+            for output, metric in self._traced.values() if self.inputs else ():
+                metric.step(*_of_output(output, y, predictions, weights))
+        self.inputs.choose(updates, examples_in(first))
         self._outputs = list(dict.fromkeys(output for output, _ in self._neutral.values()))
         inputs_of_first = self._neutral_inputs(y, predictions, weights)
         trial = tf.nest.map_structure(lambda tensor: [array_of(tensor)], inputs_of_first)
@@ -220,6 +229,7 @@ class ChosenMeasurement:
 
     def put_in_turn(self, name: str, reason: str) -> None:
         """Update a metric in turn from now on, because it has proved to be no sum."""
+        self.inputs.drop(name)
         output, measured = self._traced.pop(name)
         self._put_in_turn(name, output, measured.metric, reason)
 
@@ -315,7 +325,7 @@ class ChosenMeasurement:
 
     def contents(self, outputs: Any) -> dict[str, str]:
         """Return the states of the neutral metrics for the outputs of one batch, as texts by name."""
-        _, _, inputs, rows = outputs
+        _, _, inputs, rows, _ = outputs
         return {
             name: contents_of(metric, _eval_batch(inputs[self._outputs.index(output)], 0, int(rows[_EXAMPLES])))
             for name, (output, metric) in self._neutral.items()
@@ -327,19 +337,19 @@ class ChosenMeasurement:
         x, y, weights = with_labels(batch)
         predictions = self._model(repacked(x), training=False) if predictions is None else predictions
         start = start or {}
-        changes = {
-            name: metric.step(
-                pick(y, output), pick(predictions, output), pick_weights(weights, output), start.get(name)
-            )
-            for name, (output, metric) in self._traced.items()
-        }
+        with self.inputs.noted() as updates:
+            changes = {
+                name: metric.step(*_of_output(output, y, predictions, weights), start.get(name))
+                for name, (output, metric) in self._traced.items()
+            }
         examples = rows_of(tf.nest.flatten(batch)[0])
         loss = self._loss.step(y, predictions, weights, examples) if self._loss is not None else {}
         with self.in_turn.noted() as calls:
             for output, metric in self._outputs_in_turn.values():
                 update(metric, pick(y, output), pick(predictions, output), pick_weights(weights, output))
         rows = self._rows_of(predictions, examples)
-        return (changes, loss, self._neutral_inputs(y, predictions, weights), rows), predictions, calls
+        inputs, noted = self._neutral_inputs(y, predictions, weights), self.inputs.read(updates, examples)
+        return (changes, loss, inputs, rows, noted), predictions, calls
 
     def _rows_of(self, predictions: Any, examples: Any) -> Any:
         """Return, within the traced step, numbers of rows and of examples, and 1 if they differ in a measured output.
@@ -357,14 +367,14 @@ class ChosenMeasurement:
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return the empty states of all metrics and the loss."""
         states = self._neutral_states(info) | self.dependence.states() | {_ROWS: ExactSum((3,), "int64")}
-        states |= self.in_turn.states(list(self.stateful_metrics), info.shard)
+        states |= self.in_turn.states(list(self.stateful_metrics), info.shard) | self.inputs.states(info)
         for name, (_, metric) in self._traced.items():
             states |= named(name, metric.states(info))
         return states | (named(_LOSS, self._loss.states(info)) if self._loss is not None else {})
 
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
         """Add the outputs of several batches to the states."""
-        changes, loss, arrays, rows = outputs
+        changes, loss, arrays, rows, noted = outputs
         examples = [int(of_batch[_EXAMPLES]) for of_batch in rows]
         for of_batch in rows:
             exact_sum(states, _ROWS).add(of_batch)
@@ -373,6 +383,7 @@ class ChosenMeasurement:
         if self._loss is not None:
             self._loss.add(within(states, _LOSS), loss, examples, firsts)
         self._add_to_neutral(states, arrays, firsts, examples)
+        self.inputs.add(states, noted, firsts)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final numbers, with an interval for those measured by single values."""
@@ -384,8 +395,12 @@ class ChosenMeasurement:
         return replace(joined, notes=of_keras + others + self.in_turn.notes(states, {}) + joined.notes + rows)
 
     def _computed(self, states: SetStates) -> Iterator[tuple[str, Output, MetricResult]]:
+        of_batches = self.dependence.metrics(states)
         for name, (output, traced) in self._traced.items():
-            yield name, output, traced.compute(within(states, name))
+            result = traced.compute(within(states, name))
+            if name not in of_batches:
+                result = self.inputs.with_intervals(result, states, name, str(traced.metric.name))
+            yield name, output, result
         for name, (output, metric) in self._neutral.items():
             yield name, output, sliced.computed(metric, within(states, name))
         for name, result in self.in_turn.results(states).items():

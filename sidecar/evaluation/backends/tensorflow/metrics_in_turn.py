@@ -20,7 +20,9 @@ from sidecar.evaluation.states import SetStates
 Calls = dict[str, list[Any]]
 """For each metric the arguments of its updates by one batch: positional, by name, and the masks of all of them."""
 
-_MASK: Final = "_keras_mask"
+MASK: Final = "_keras_mask"
+"""The attribute of a tensor in which Keras keeps its mask."""
+
 LATE: Final = "does not add up what it sees from batch to batch"
 """The reason for a metric that looks like a sum on the first batches only."""
 
@@ -150,7 +152,7 @@ def found_late(found: Container[str], name: str) -> str:
 def _noting(calls: list[Any]) -> Callable[..., None]:
     def note(*arguments: Any, **named: Any) -> None:
         given = [list(arguments), named]
-        calls.append([*given, tf.nest.map_structure(lambda tensor: getattr(tensor, _MASK, None), given)])
+        calls.append([*given, tf.nest.map_structure(lambda tensor: getattr(tensor, MASK, None), given)])
 
     return note
 
@@ -159,7 +161,7 @@ def _attach(masks: Any, given: list[Any]) -> None:
     """Attach the masks of Keras to the tensors that had them within the trace, which does not return them."""
     for mask, tensor in zip(tf.nest.flatten(masks), tf.nest.flatten(given), strict=True):
         if mask is not None:
-            setattr(tensor, _MASK, mask)
+            setattr(tensor, MASK, mask)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Evaluate batches of one structure: a step measures a batch with a function that is traced once per process."""
 
-import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cached_property, partial
@@ -14,7 +13,7 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
 from sidecar.evaluation.backends.tensorflow.data import array_of, of_examples, repacked
 from sidecar.evaluation.backends.tensorflow.finite import finite_rows
-from sidecar.evaluation.backends.tensorflow.graph_memory import assigns_nothing, keeps_nothing
+from sidecar.evaluation.backends.tensorflow.graph_memory import assigns_nothing, clusters_graphs, keeps_nothing
 from sidecar.evaluation.backends.tensorflow.libraries import layers_of
 from sidecar.evaluation.backends.tensorflow.measure import Measurement, measurement
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import LATE, Calls
@@ -288,7 +287,7 @@ class Step:
     def _numbers(self, sizes: list[int], evaluated: list[Evaluation]) -> dict[str, float]:
         """Return the final numbers over batches of these sizes alone."""
         arrays = [[array_of(tensor) for tensor in each.outputs] for each in evaluated]
-        states = self.measurement.states(EvalSetInfo(sum(sizes), Shard(0, 1)))
+        states = self.measurement.states(EvalSetInfo(sum(sizes), Shard(0, 1), intervals=False))
         self.add(
             states, [list(each) for each in zip(*arrays, strict=True)], [sum(sizes[:n]) for n in range(len(sizes))]
         )
@@ -339,7 +338,7 @@ class _TracedFunction:
     def __init__(self, function: Callable[..., Any], signature: list[Any], *, autograph: bool) -> None:
         self._function = tf.function(function, input_signature=signature, autograph=autograph)
         self._trace: Any = None  # the only one, whose call takes half the time of a call of the function
-        self._is_clustered = bool(os.environ.get("TF_XLA_FLAGS") or tf.config.optimizer.get_jit())
+        self._is_clustered = clusters_graphs()
         self._warm: set[str] = set()  # shapes of batches that were evaluated
         self._warming = Lock()
 

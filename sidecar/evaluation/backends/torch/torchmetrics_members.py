@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from sidecar.evaluation.backends.torch.torchmetrics_scales import as_probabiliti
 from sidecar.evaluation.failures import CannotBeMergedError, task_error
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.example_sample import (
+    MOST_BYTES_OF_ROW,
     Numbers,
     add_to_sample,
     new_sample,
@@ -29,8 +30,6 @@ from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.outputs import Output, join_results, pick, shown
 from sidecar.evaluation.states import SetStates, named, within
-
-_MOST_BYTES: Final = 5 << 10  # of a row that is copied for a sample
 
 
 def is_torchmetric(metric: Any) -> bool:
@@ -65,7 +64,7 @@ class TorchMetrics:
                 if wanted(name):
                     self._metrics[name].put_in_turn("")
         self._outputs = list(dict.fromkeys(metric.output for metric in self._metrics.values()))
-        self._most_bytes: float = _MOST_BYTES
+        self._most_bytes: float = MOST_BYTES_OF_ROW
         self._began = time.monotonic()
 
     @property
