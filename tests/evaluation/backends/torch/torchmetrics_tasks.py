@@ -47,7 +47,7 @@ def scores(x):
 
 
 def positive(y, _x):
-    return (y == 0).long()
+    return (y == 1).long()  # 52 of 103: an area has no interval if fewer than 20 examples have one of the labels
 
 
 def add_all(self, preds, _target):
