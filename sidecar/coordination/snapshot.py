@@ -34,8 +34,8 @@ Growing = Annotated[T, AtMost(SNAPSHOT.values)]
 Keys = Growing[tuple[str, ...]]
 """Keys of checkpoints as text."""
 
-_PART: Final = 1000
-"""The number of keys that are texts at the same time while a snapshot is encoded."""
+_PART: Final = 100
+"""The number of keys, or of other texts, that are encoded at the same time. An entry is encoded on its own."""
 
 RECENT: Final = 64
 """The number of newest entries that a daemon retains: enough for the status page."""
@@ -302,7 +302,12 @@ def encode(snapshot: Snapshot) -> Iterator[bytes]:
     before = b"{"
     for name, value in fields_of(snapshot).items():
         yield before + dumps(name) + b":"
-        yield from _encode_keys(value) if name == "checkpoints" else (dumps(value),)
+        if name == "checkpoints":
+            yield from _encode_keys(value)
+        elif isinstance(value, tuple):
+            yield from _encode_list(value, 1 if name == "recent" else _PART)
+        else:
+            yield dumps(value)
         before = b","
     yield b"}"
 
@@ -311,14 +316,19 @@ def _encode_keys(by_status: Mapping[str, Iterable[str]]) -> Iterator[bytes]:
     """Yield a JSON object with a list of keys for each status."""
     before = b"{"
     for status, keys in by_status.items():
-        yield before + dumps(status) + b":["
-        texts, before = iter(keys), b""
-        while part := list(islice(texts, _PART)):
-            yield before + dumps(part)[1:-1]
-            before = b","
-        yield b"]"
+        yield before + dumps(status) + b":"
+        yield from _encode_list(keys, _PART)
         before = b","
     yield b"}"
+
+
+def _encode_list(values: Iterable[object], together: int) -> Iterator[bytes]:
+    """Yield a JSON list, so many values at a time."""
+    rest, before = iter(values), b"["
+    while part := list(islice(rest, together)):
+        yield before + dumps(part)[1:-1]
+        before = b","
+    yield b"]" if before == b"," else b"[]"
 
 
 def restore(snapshot: Snapshot) -> JournalState:

@@ -213,14 +213,16 @@ def _mapping(item: _Converter, kind: Any, limits: RecordLimits | None, own: AtMo
 
 def _text(limits: RecordLimits | None, own: AtMost | None) -> _Converter:
     most = None if limits is None else limits.text if own is None else own.count
+    # Each interned text takes a place in a table of Python, which grows by a megabyte before it uses places again. So a
+    # journal's texts are not interned: every record has other nonces, times and names.
+    shared = limits is not None and limits.shared
 
     def convert(value: Any) -> str:
         if type(value) is not str:
             raise _mismatch(str, value)
         if most is not None:
             _reject_long(value, most, "characters")
-        # A long journal repeats the same names; interning stores each of them only once. Longer texts hardly repeat.
-        return sys.intern(value) if len(value) <= _LONGEST_INTERNED else value
+        return sys.intern(value) if shared and len(value) <= _LONGEST_INTERNED else value
 
     return convert
 

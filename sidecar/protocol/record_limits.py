@@ -26,6 +26,7 @@ class RecordLimits:
     items: int = 4096  # the most items of a list or an object that has no limit of its own
     text: int = 4096  # the most characters of a text that has no limit of its own
     name: int = 1024  # the most characters of the name of a field or an item
+    shared: bool = False  # whether many such records are held at the same time, so equal texts are stored once
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class AtMost:
 SMALL: Final = RecordLimits(size=64 * 1024, values=16_384)
 """For records without a limit of their own: run.json, progress of sinks, signals, comparisons, records of pins."""
 
-HEARTBEAT: Final = RecordLimits(size=256 * 1024, values=16_384)
+HEARTBEAT: Final = RecordLimits(size=256 * 1024, values=16_384, shared=True)
 MANIFEST: Final = RecordLimits(size=1024 * 1024, values=65_536)
 PLAN: Final = RecordLimits(size=2 * 1024 * 1024, values=65_536)  # 2,000 settlements with long names, or 4,096 members
 OUTCOME: Final = RecordLimits(

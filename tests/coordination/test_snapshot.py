@@ -9,6 +9,7 @@ import tracemalloc
 import typing
 from dataclasses import replace
 
+import long_journal
 import pytest
 from coordination.random_journals import closed_journal, fold, random_journal
 from record_fields import field_types
@@ -61,6 +62,17 @@ def test_a_snapshot_of_many_keys_takes_little_memory(tmp_path):
     keys = json.loads(data)["checkpoints"]["evaluated"]
     assert sorted(keys) == sorted(f"{digest}/{name}" for name, digest in evaluated)
     assert most < 1.05 * len(data)
+
+
+def test_a_snapshot_is_encoded_in_small_parts():
+    """All entries or all folders in one text would be taken and freed every 200 plans, and leave holes."""
+    history = JournalState(log=EntryLog(keep=RECENT))
+    for number in range(1, 1101):
+        for record in long_journal.records(number, "r"):
+            history.apply(record)
+    parts = list(encode(take(history, "r")))
+    assert max(map(len, parts)) < 16_384
+    assert restore(loads(Snapshot, b"".join(parts))).folders == history.folders
 
 
 def test_a_snapshot_folded_in_another_way_is_refused():

@@ -1,8 +1,11 @@
 """Read records from any bytes: a record, or an error that names the field."""
 
 import json
+import secrets
+import sys
 
 import pytest
+from heartbeats import make_heartbeat
 from hypothesis import given
 from hypothesis import strategies as st
 from records import make_plan, settlement_of
@@ -124,3 +127,12 @@ def test_unknown_fields_are_ignored_and_a_newer_schema_is_not():
         from_json(Plan, record | {"schema": 2})
     with pytest.raises(RecordError, match=r"Plan\.schema"):
         from_json(Plan, record | {"schema": "2"})
+
+
+def test_texts_of_a_journal_are_not_interned():
+    """The table of interned texts grows by each, and hardly shrinks. Nodes have equal texts, and hold them all."""
+    plan = loads(Plan, dumps(make_plan(nonce=secrets.token_hex(16))))
+    heartbeat = loads(Heartbeat, dumps(make_heartbeat(version=secrets.token_hex(16))))
+    nonce, version = ("".join(list(text)) for text in (plan.nonce, heartbeat.about.version))
+    assert sys.intern(nonce) is nonce
+    assert sys.intern(version) is heartbeat.about.version

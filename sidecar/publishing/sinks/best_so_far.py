@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sidecar.coordination.key_set import KeySet
 from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import has_direction, improves, number_of
-from sidecar.protocol.records import Key, Value
+from sidecar.protocol.records import Value
 from sidecar.publishing.sinks.sink import Evaluation
 
 Metric = tuple[str, str]
@@ -78,7 +79,7 @@ class BestSoFar:
     begun: int = 0
     """How often the comparison of the metric began anew."""
     _best: dict[Metric, Evaluation] = field(default_factory=dict)
-    _seen: dict[Metric, set[Key]] = field(default_factory=dict)
+    _seen: dict[Metric, KeySet] = field(default_factory=dict)
     _task: NewestTask = field(default_factory=NewestTask)
     metric_compared: Metric | None = None
     """The metric by which the newest evaluation was compared; None before the first one."""
@@ -100,7 +101,7 @@ class BestSoFar:
         if metric != self.metric_compared:
             self.metric_compared, self.since = metric, 0
         best, key = self._best.get(metric), evaluation.checkpoint.key
-        seen = self._seen.setdefault(metric, set())
+        seen = self._seen.setdefault(metric, KeySet())
         again, is_new = key in seen, self._is_new(evaluation, best, metric, past=past)
         seen.add(key)
         if is_new:
