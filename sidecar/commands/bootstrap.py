@@ -77,7 +77,8 @@ def return_large_blocks() -> None:
     """Let glibc return large blocks to the system when they are freed, such as the text of an index of 16 MiB.
 
     Otherwise it begins to retain them after the first one, and a daemon that has read a few needs 50 MB more for ever.
-    All threads share what is free: each would retain holes of its own, and only one of them runs at a time.
+    All threads share what is free: each would retain holes of its own, and only one of them runs at a time. A thread
+    that began before the call would do so all the same, and those that follow it would share its heap.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -103,7 +104,6 @@ def daemon_from_settings(
     `post` receives the daemon's messages from any thread. `scheme`: of this node's page. `among`: the other runs of
     this process; None: it serves this one alone.
     """
-    return_large_blocks()
     url = page_url(settings, environ, scheme)
     identity = Identity(
         run=settings.run,

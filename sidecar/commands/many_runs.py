@@ -17,7 +17,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from sidecar.commands.bootstrap import AmongRuns
+from sidecar.commands.bootstrap import AmongRuns, return_large_blocks
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.run_finder import Delayed, Found, Prepared, RunFinder, known_error
 from sidecar.commands.serve import listen, warn_of_role, why_unscanned
@@ -134,6 +134,7 @@ def serve_many(shared: SharedSettings, environ: Mapping[str, str], *, settings_f
     Return 0, or with `--once` the largest exit code of a run.
     """
     require_descriptors()
+    return_large_blocks()
     settings, clock = shared.node, SystemClock()
     node = node_name(settings, environ)
     decision = decide_role(settings, node, environ)

@@ -14,6 +14,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from sidecar.checkpoints.subfolder_hint import similar_folder
+from sidecar.commands.bootstrap import return_large_blocks
 from sidecar.commands.framework import workers_listen
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.port_owner import node_serving
@@ -45,6 +46,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     /healthz is served before anything else is done, so that a slow disk does not look like a dead daemon.
     """
     require_descriptors()
+    return_large_blocks()
     node = node_name(settings, environ)
     decision = decide_role(settings, node, environ)
     settings = settings_to_serve(settings, decision)
