@@ -179,6 +179,7 @@ def test_the_worst_takes_bounded_time(what):
     assert time.process_time() - started < 1.0
 
 
+@pytest.mark.seconds  # it measures them, which a tracer of lines would lengthen
 @pytest.mark.parametrize("what", ["marks", "numbers", "notes", "copies", "items", "tuples"])
 def test_the_worst_of_a_large_pickle_takes_bounded_time(what):
     """More is read if neither the beginning nor the end holds a step."""
