@@ -25,6 +25,7 @@ import pytest
 from bucket_server import PROGRAMS, BucketServer
 from faults import SystemCalls
 from hypothesis import HealthCheck, settings
+from required import give_up
 
 # Read by libgomp when a test imports torch. Its threads would spin at barriers and take the cores from other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -117,9 +118,7 @@ def needs() -> Callable[..., str]:
     def find(program: str, folder: Path | None = None) -> str:
         found = shutil.which(program, path=folder)
         if found is None:
-            required = program in os.environ.get("TEST_REQUIRES", "").split(",")
-            where = "" if folder is None else f" in {folder}"
-            (pytest.fail if required else pytest.skip)(f"{program} is not installed{where}")
+            give_up(program, f"{program} is not installed{'' if folder is None else f' in {folder}'}")
         return found
 
     return find

@@ -115,10 +115,11 @@ def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None
     is_new = _create(here / SETTINGS_FILE, settings, report)
     template = traits.template or ""
     _create(here / TASK_FILE, template.format(imported=imported, builder=builder, file=TASK_FILE), report)
-    elsewhere = similar_folder(proposal.directory) or remedy_below(proposal.directory)
-    none = f"no checkpoint yet; {elsewhere}" if elsewhere else "no checkpoint yet"
-    count = none if not proposal.checkpoints else f"complete checkpoints: {proposal.checkpoints}"
-    report(f"checkpoints: {short(proposal.directory)} ({count})")
+    found_there = f"complete checkpoints: {proposal.checkpoints}"
+    if not proposal.checkpoints:
+        elsewhere = similar_folder(proposal.directory) or remedy_below(proposal.directory)
+        found_there = f"no checkpoint yet; {elsewhere}" if elsewhere else "no checkpoint yet"
+    report(f"checkpoints: {short(proposal.directory)} ({found_there})")
     if proposal.builder is not None:
         report(f"model: {_BUILDER} of {proposal.builder}.py")
     if found is not None:

@@ -222,7 +222,7 @@ class _HarnessSet:
 
         notes: tuple[str, ...] = () if self._engine is None else (self._engine.note,)
         has_texts = self._loaded.has_texts
-        if any(method == _GENERATION and is_sampled(*instance.args) for method, instance in self._loaded.asked):
+        if any(method == _GENERATION and is_sampled(instance.args[1]) for method, instance in self._loaded.asked):
             notes += (NOTE,)
         begin = partial(self._bounds.begin, of=len(self._loaded.order))
         return [HarnessNumbers(self._name, begin, self._aggregated, has_texts=has_texts, notes=notes)]

@@ -34,8 +34,8 @@ class Prompt(str):
         return prompt
 
 
-def is_sampled(_: str, given: Any) -> bool:
-    """Return whether the arguments of a request ask for a sampled answer."""
+def is_sampled(given: Any) -> bool:
+    """Return whether the options of a request ask for a sampled answer."""
     return bool(given.get("do_sample", given.get("temperature")))
 
 
@@ -54,8 +54,9 @@ def sampling(weights_digest: Callable[[], str], model: Any, **options: Any) -> A
             return super().tok_batch_encode(strings, *arguments, **named)
 
         def _model_generate(self, *arguments: Any, **given: Any) -> Any:
-            if is_sampled("", given):
-                seeds = [seed(weights_digest(), *prompt.answer) for prompt in self.rows]
+            if is_sampled(given):
+                weights = weights_digest()
+                seeds = [seed(weights, *prompt.answer) for prompt in self.rows]
                 given["custom_generate"] = _decoder(seeds)
             return super()._model_generate(*arguments, **given)
 

@@ -8,8 +8,7 @@ from table import Figure, Table
 HOW = """One thread evaluates the convolutional net with PyTorch on 4,000 examples of 32×32×3 in batches of 64 (loss and
 accuracy with their intervals), in turn as it is, with slices, and with an F1 score of `Sums` and its interval. Seconds
 of the processor, medians; the figures are the medians over the turns of how much longer the whole evaluation took. Rows
-*Keras* are those of the same net with TensorFlow, with F1 score and area, and
-`Task(intervals=…)`."""
+*Keras* are those of the same net with TensorFlow, with F1 score and area, and `Task(intervals=…)`."""
 COLUMNS = ("", "slices", "evaluation", "longer by")
 
 

@@ -1,15 +1,14 @@
 """Trace the saves of a real writer, and replay them state by state in front of a catalog."""
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from checkpoints.recording import Call, Recorder, operations, read_calls
 from checkpoints.writer_process import WARM_UP, WriterProcess
+from required import give_up
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.files import list_files
@@ -38,9 +37,7 @@ class Traced:
 def trace(writer: WriterProcess, kinds: Iterable[str], folder: Path) -> Traced:
     """Let a writer save twice. Skips or fails the test if nothing can be traced here."""
     if reason := Recorder.reason_not_to():
-        if "strace" in os.environ.get("TEST_REQUIRES", "").split(","):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        give_up("strace", reason)
     writer.write(WARM_UP, folder)
     saves = []
     for number in (1, 2):

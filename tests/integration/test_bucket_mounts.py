@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from bucket_server import BUCKET
 from numpy_trainer import NUMPY
+from required import give_up
 
 
 def s3fs(server, folder):
@@ -31,8 +32,7 @@ def rclone(server, folder):
 def mounted(needs, start_bucket, until, tmp_path):
     """`mounted(s3fs, "moto_server")` is the folder at which the bucket of that server is mounted."""
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
-        required = "fuse3" in os.environ.get("TEST_REQUIRES", "").split(",")
-        (pytest.fail if required else pytest.skip)("a filesystem in user space needs root and /dev/fuse")
+        give_up("fuse3", "a filesystem in user space needs root and /dev/fuse")
     with contextlib.ExitStack() as stack:
 
         def mount(program, server):

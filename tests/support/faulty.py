@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
+from required import give_up
 
 READS = ("getattr", "open", "read", "readdir", "readlink")
 WRITES = ("create", "write", "mkdir", "link", "rename", "unlink", "truncate", "fsync")
@@ -23,8 +23,7 @@ WRITES = ("create", "write", "mkdir", "link", "rename", "unlink", "truncate", "f
 def require_fuse():
     """Skip a test where no such filesystem can be had; fail it if TEST_REQUIRES names fuse3."""
     if os.geteuid() != 0 or not Path("/dev/fuse").exists() or ctypes.util.find_library("fuse3") is None:
-        required = "fuse3" in os.environ.get("TEST_REQUIRES", "").split(",")
-        (pytest.fail if required else pytest.skip)("a filesystem in user space needs root, /dev/fuse and libfuse3")
+        give_up("fuse3", "a filesystem in user space needs root, /dev/fuse and libfuse3")
 
 
 class Faulty:

@@ -335,7 +335,7 @@ class _Numbers:
     values: dict[str, Value] = field(default_factory=dict)
     of_batches: list[str] = field(default_factory=list)
     by_example: list[str] = field(default_factory=list)
-    notes: tuple[str, ...] = ()  # about intervals
+    notes: tuple[str, ...] = ()  # about intervals, and metrics in turn
     without_weight: list[str] = field(default_factory=list)
 
 

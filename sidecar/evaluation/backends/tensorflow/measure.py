@@ -185,7 +185,7 @@ class ChosenMeasurement:
                 if isinstance(metric, InTurn) or task.wants_in_turn(name):
                     self.in_turn.note(name, metric.reason if isinstance(metric, InTurn) else "")
             else:
-                inputs = pick(y, output), pick(predictions, output), pick_weights(weights, output)
+                inputs = _of_output(output, y, predictions, weights)
                 self._add(name, output, metric, inputs, found_late(found, name), wanted=task.wants_in_turn(name))
         self.dependence = BatchDependence([*self._traced, *self._neutral, _LOSS])
         self.of_batches: set[str] = set()
@@ -346,7 +346,7 @@ class ChosenMeasurement:
         loss = self._loss.step(y, predictions, weights, examples) if self._loss is not None else {}
         with self.in_turn.noted() as calls:
             for output, metric in self._outputs_in_turn.values():
-                update(metric, pick(y, output), pick(predictions, output), pick_weights(weights, output))
+                update(metric, *_of_output(output, y, predictions, weights))
         rows = self._rows_of(predictions, examples)
         inputs, noted = self._neutral_inputs(y, predictions, weights), self.inputs.read(updates, examples)
         return (changes, loss, inputs, rows, noted), predictions, calls
