@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from logging import captureWarnings, getLogger
 from pathlib import Path
 
@@ -60,6 +61,9 @@ settings.load_profile("any load")
 # `make test` asks for this one. `make test-all` and `make test-rest` try the usual hundred examples of each property.
 settings.register_profile("fewer examples", max_examples=30)
 
+LAST_BEGIN = time.monotonic() + float(os.environ.get("TEST_SECONDS", "inf"))
+"""When a process of the tests begins its last one, for runs that have a bound."""
+
 gc.disable()  # until all tests are collected: each full collection would go through all of them
 
 
@@ -99,13 +103,26 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Begin with what takes long, so that all processes end at about the same time."""
-    if hasattr(config, "workerinput"):
+    """Begin with what takes long, so that all processes end at about the same time.
+
+    With TEST_ORDER, a text, the order of files follows from it: where TEST_SECONDS ends the run before all were tried,
+    another text tries others.
+    """
+    if order := os.environ.get("TEST_ORDER"):
+        items.sort(key=lambda item: sha256(f"{order} {item.nodeid.partition('::')[0]}".encode()).digest())
+    elif hasattr(config, "workerinput"):
         items.sort(key=lambda item: _place_in_order(item.nodeid))
 
 
 def _place_in_order(nodeid: str) -> int:
     return next((place for place, start in enumerate(LONGEST_FIRST) if nodeid.startswith(start)), len(LONGEST_FIRST))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Begin no test later than TEST_SECONDS after the start: the others are skipped, and counted in the summary."""
+    if time.monotonic() > LAST_BEGIN:
+        pytest.skip("the seconds of TEST_SECONDS have passed")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Show what forges, editors and other programs read: it exists, can be read, and leads to the same commands."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -61,6 +62,42 @@ def test_what_failed_beside_others_must_pass_three_times_alone(tmp_path: Path, f
     assert len(list(tmp_path.glob("run-*"))) == (4 if named else 1 if tests == 4 else 3)
     assert ended.stdout.count("other ran") == (4 if more else 0)
     assert not named or "!!!     test_it.py::test_a\n" in ended.stderr
+
+
+def test_a_run_with_a_bound_tries_other_files_with_another_text(tmp_path: Path) -> None:
+    """The order of files follows from TEST_ORDER; after TEST_SECONDS no test begins, and those are counted."""
+    (tests := tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests/conftest.py", tests)
+    for name in "abcdefgh":
+        (tests / f"test_{name}.py").write_text("def test_it():\n    pass\n\n\ndef test_that():\n    pass\n")
+
+    def run(**variables: str) -> str:
+        return subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-v",
+                "-rs",
+                "-c",
+                "/dev/null",
+                "--rootdir",
+                tests,
+                "-p",
+                "no:xdist",
+                tests,
+            ],
+            env=os.environ | {"PYTHONPATH": str(ROOT / "tests/support"), "TMPDIR": str(tmp_path)} | variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        ).stdout
+
+    orders = [re.findall(r"test_(\w)\.py::test_it PASSED", run(TEST_ORDER=each)) for each in ("one", "another")]
+    assert orders[0] != orders[1]
+    assert [sorted(each) for each in orders] == [[*"abcdefgh"]] * 2
+    assert re.search(r"SKIPPED \[16\] .*the seconds of TEST_SECONDS have passed", run(TEST_SECONDS="-1"))
 
 
 def test_ci_has_each_python_that_the_package_names() -> None:
