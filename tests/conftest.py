@@ -333,7 +333,7 @@ def trained(made_once, quiet_environment) -> Trained:
             env=quiet_environment,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-4000:]

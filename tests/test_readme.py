@@ -182,7 +182,11 @@ def test_every_option_that_scripts_rely_on_is_offered():
     from sidecar.commands.options import FLAGS
 
     shown = subprocess.run(
-        [str(SIDECAR), "run", "--help"], capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "200"}
+        [str(SIDECAR), "run", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | {"COLUMNS": "200"},
     )
     assert shown.returncode == 0
     assert [flag for flag in (*FLAGS, "--config") if flag not in shown.stdout] == []

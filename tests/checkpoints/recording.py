@@ -47,7 +47,7 @@ class Recorder:
     def stop(self) -> str:
         """End it; the answer is the log."""
         self._process.send_signal(signal.SIGINT)
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=240)
         return self._log.read_text()
 
     def _is_traced(self) -> bool:

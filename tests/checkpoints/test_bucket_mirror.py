@@ -349,7 +349,7 @@ def test_the_folder_is_removed_at_the_end_or_by_the_next_process(tmp_path):
         return Path(process.stdout.readline().strip())
 
     def end(process):
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
     killed, living = begin("killed"), begin("ended")
     left, kept = folder(killed), folder(living)

@@ -13,7 +13,7 @@ from sidecar.checkpoints.inspect import inspect_one
 from sidecar.checkpoints.watch import Watch
 from sidecar.errors import StorageError, VanishedError
 
-BOUND_SECONDS = 20
+BOUND_SECONDS = 240
 
 CODES = [errno.EIO, errno.EACCES, errno.ESTALE]
 

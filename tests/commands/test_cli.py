@@ -49,9 +49,9 @@ def test_words_that_people_try(type_):
 def test_the_package_runs_as_a_program(tmp_path):
     """Where the program is not in PATH; `--help` names it as it is typed."""
     words = [sys.executable, "-m", "sidecar"]
-    done = subprocess.run([*words, "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)
+    done = subprocess.run([*words, "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=240, check=True)
     assert done.stdout.startswith("sidecar-evaluator ")
-    done = subprocess.run([*words, "--help"], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)
+    done = subprocess.run([*words, "--help"], capture_output=True, text=True, cwd=tmp_path, timeout=240, check=True)
     assert "python -m sidecar" in done.stdout
 
 

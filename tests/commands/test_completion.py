@@ -29,7 +29,12 @@ def test_bash_completes_commands_and_options(type_, tmp_path):
 
     def offered(*words):
         done = subprocess.run(
-            ["bash", "-c", script, "bash", *words], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True
+            ["bash", "-c", script, "bash", *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=240,
+            check=True,
         )
         return done.stdout.split()
 
@@ -48,7 +53,7 @@ def test_zsh_completes_without_any_other_completion(type_, needs, tmp_path):
         "_arguments() { print -r -- $* }; words=(sidecar st); CURRENT=2; _sidecar_completion"
     )
     done = subprocess.run(
-        [zsh, "-f", "-c", script], capture_output=True, text=True, timeout=60, env={"HOME": str(tmp_path)}, check=True
+        [zsh, "-f", "-c", script], capture_output=True, text=True, timeout=240, env={"HOME": str(tmp_path)}, check=True
     )
     assert done.stderr == ""
     name, offered = done.stdout.split(maxsplit=1)
@@ -67,7 +72,7 @@ def test_fish_completes_commands_options_and_folders(type_, here, needs):
     def offered(words):
         script = f"set -x PATH {program.parent} $PATH; source {printed}; complete -C '{words}'"
         done = subprocess.run(
-            [fish, "-c", script], capture_output=True, text=True, timeout=60, env={"HOME": str(here)}, cwd=here
+            [fish, "-c", script], capture_output=True, text=True, timeout=240, env={"HOME": str(here)}, cwd=here
         )
         return [line.split("\t")[0] for line in done.stdout.splitlines()]
 

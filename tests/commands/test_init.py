@@ -205,13 +205,13 @@ def test_the_task_for_torch_needs_only_a_model_and_data(here):
     """Filled in as its comments say, it evaluates a checkpoint."""
     code = "import torch; torch.save(torch.nn.Linear(4, 3).state_dict(), 'ckpts/m-5.pt')"
     (here / "ckpts").mkdir()
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
     write(here, propose(here, None), lambda _: None)
     path = here / "sidecar_task.py"
     text = re.sub(r"raise NotImplementedError\(.*build_model\(\).*\)", "return nn.Linear(4, 3)", path.read_text())
     made = "import torch; torch.manual_seed(0); return torch.randn(50, 4), torch.zeros(50, dtype=torch.long)"
     path.write_text(re.sub(r"raise NotImplementedError\(.*test_set\(\).*\)", made, text))
     command = [str(Path(sys.executable).with_name("sidecar")), "eval", "ckpts/m-5.pt", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["examples"] == {"test": 50}

@@ -67,5 +67,5 @@ def test_ctrl_c_ends_an_export_that_is_read_slowly(runs):
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline().startswith(b"plan,")
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(240) == 130
         assert process.stderr.read() == b""

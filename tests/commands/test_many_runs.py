@@ -102,7 +102,7 @@ class World:
     def closed(self, run):
         """A run is closed in a thread, and the host learns of it."""
         self.host.turn()
-        assert run.closed.get(timeout=10)
+        assert run.closed.get(timeout=60)
         while not self.host.inbox.empty() or run in [each.served for each in self.host.runs.values()]:
             self.host.turn()
 

@@ -36,7 +36,7 @@ def new_run(tmp_path, monkeypatch):
 def get(url):
     """The body of an answer, once it is not `ask again` any more."""
     while True:
-        with urlopen(url, timeout=20) as answer:
+        with urlopen(url, timeout=240) as answer:
             if answer.status != 202:
                 return answer.read().decode()
 
@@ -161,4 +161,4 @@ def test_the_command_serves_until_it_is_interrupted(new_run):
         line = process.stdout.readline()
         assert line.startswith("run ckpts: http://127.0.0.1:")
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(240) == 130

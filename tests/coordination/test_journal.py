@@ -142,10 +142,10 @@ def test_racing_proposers_win_once_per_number(storage, run, new_plan, new_outcom
     def race(me):
         mine = Journal(PosixStorage(storage.root), run)
         for number in range(1, rounds + 1):
-            barrier.wait(timeout=60)
+            barrier.wait(timeout=240)
             wins[me].append(mine.propose(new_plan(number, nonce=f"plan-{me}")))
             read[me] += mine.read_new(limit=1)
-            barrier.wait(timeout=60)
+            barrier.wait(timeout=240)
             wins[me].append(mine.close(new_outcome(number, nonce=f"outcome-{me}")))
             read[me] += mine.read_new(limit=1)
 
@@ -153,7 +153,7 @@ def test_racing_proposers_win_once_per_number(storage, run, new_plan, new_outcom
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=240)
     assert [sum(won) for won in zip(*wins, strict=True)] == [1] * (2 * rounds)
     assert all(entries == read[0] for entries in read)
 
@@ -185,7 +185,7 @@ def test_racing_processes_win_once(storage, new_plan):
     for racer in racers:
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    said = [racer.communicate(timeout=60)[0].split() for racer in racers]
+    said = [racer.communicate(timeout=240)[0].split() for racer in racers]
     assert sorted(won for won, _ in said) == ["False"] * 4 + ["True"]
     (winner,) = (f"n{me}" for me, (won, _) in enumerate(said) if won == "True")
     assert {nonce for _, nonce in said} == {winner}

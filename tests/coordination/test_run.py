@@ -28,14 +28,14 @@ def test_daemons_that_start_together_join_one_run(storage):
     runs = []
 
     def start():
-        barrier.wait(timeout=60)
+        barrier.wait(timeout=240)
         runs.append(open_run(PosixStorage(storage.root), 0.0))
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=240)
     assert len(runs) == 8
     assert len(set(runs)) == 1
 

@@ -34,7 +34,7 @@ def run_until_killed(root, patched, call):
         f"os.{patched} = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"PosixStorage(pathlib.Path(sys.argv[1])).{call}\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(root)], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script, str(root)], timeout=240, check=False)
     assert done.returncode == -signal.SIGKILL
 
 
@@ -233,7 +233,7 @@ def test_of_many_creators_of_one_name_one_wins_and_all_see_it(storage):
     def race(me):
         mine = PosixStorage(storage.root)
         for number in range(rounds):
-            barrier.wait(timeout=60)
+            barrier.wait(timeout=240)
             mine.create(f"plans/{number}", f"{me:100000d}".encode())
             seen[me].append(mine.read(f"plans/{number}"))
 
@@ -241,7 +241,7 @@ def test_of_many_creators_of_one_name_one_wins_and_all_see_it(storage):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=240)
     assert all(len(reads) == rounds for reads in seen)
     for reads in zip(*seen, strict=True):
         assert len(set(reads)) == 1

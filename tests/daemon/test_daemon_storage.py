@@ -238,7 +238,7 @@ def test_the_storage_thread_answers_and_ends(node):
     storage_thread.start()
     node.settle()
     storage_thread.submit(node.carried[0])
-    assert answers.get(timeout=10).run == node.state.run
+    assert answers.get(timeout=60).run == node.state.run
     storage_thread.close(10)
     assert set(threading.enumerate()) == before
 

@@ -57,7 +57,7 @@ def test_what_failed_beside_others_must_pass_three_times_alone(tmp_path: Path, f
         f"def test_a():\n    assert runs not in {fails}\n"
         + "".join(f"def test_b{number}():\n    assert runs\n" for number in range(tests - 1))
     )
-    ended = subprocess.run([script, "test", *more], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([script, "test", *more], capture_output=True, text=True, timeout=600, check=False)
     assert (ended.returncode == 0, ended.stderr.count("FAILED ONCE")) == (named > 0, named), ended.stdout + ended.stderr
     assert len(list(tmp_path.glob("run-*"))) == (4 if named else 1 if tests == 4 else 3)
     assert ended.stdout.count("other ran") == (4 if more else 0)
@@ -90,7 +90,7 @@ def test_a_run_with_a_bound_tries_other_files_with_another_text(tmp_path: Path) 
             env=os.environ | {"PYTHONPATH": str(ROOT / "tests/support"), "TMPDIR": str(tmp_path)} | variables,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         ).stdout
 

@@ -30,7 +30,7 @@ ACCURACIES = (40, 55, 70, 85)
 SCRAPE_SECONDS = 1
 INTERVAL = 60  # seconds: of panels that show a day
 HOLD_SECONDS = 22.0  # panels and annotations look every 10 s
-PATIENCE_SECONDS = 150.0
+PATIENCE_SECONDS = 600.0
 ENVIRON = {  # no one's settings
     name: value for name, value in os.environ.items() if not name.startswith(("SIDECAR_", "TF_CONFIG"))
 } | {
@@ -113,7 +113,7 @@ class Run(Prometheus):
             process.send_signal(signal.SIGINT)
         for process in self._processes:
             try:
-                process.wait(30)
+                process.wait(240)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -152,17 +152,17 @@ class Run(Prometheus):
 
     def evaluated(self):
         """Return how many checkpoints the worker's daemon has seen evaluated."""
-        with open_url(f"http://{self.daemons()['worker']}/metrics", timeout=10) as answer:
+        with open_url(f"http://{self.daemons()['worker']}/metrics", timeout=60) as answer:
             found = re.search(r"^sidecar_checkpoints_evaluated_total{.*} (\d+)", answer.read().decode(), re.MULTILINE)
         return int(found[1]) if found else 0
 
     def sabotage(self):
         """Kill a worker process in the middle of an evaluation, once per attempt; whether one has failed of that."""
         address = self.daemons()["worker"]
-        with open_url(f"http://{address}/metrics", timeout=10) as answer:
+        with open_url(f"http://{address}/metrics", timeout=60) as answer:
             if re.search(r"^sidecar_plans_failed_total{.*} [1-9]", answer.read().decode(), re.MULTILINE):
                 return True
-        with open_url(f"http://{address}/api/status", timeout=10) as answer:
+        with open_url(f"http://{address}/api/status", timeout=60) as answer:
             status = json.load(answer)
         busy = [each["pid"] for each in status["workers"] if each["state"] in {"restore", "evaluate"}]
         if busy and status["plan"] is not None and status["plan"]["plan"] not in self._spoiled:

@@ -67,7 +67,7 @@ def prometheus(needs, tmp_path_factory):
         cwd=folder,
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
     with (folder / "out").open("wb") as output:
         process = subprocess.Popen(

@@ -100,7 +100,7 @@ def test_it_evaluates_and_shows_the_page(environment: Path, run: Path, daemon: "
     def text(path: str) -> str:
         assert daemon.poll() is None, (run / "log").read_text()
         found = re.search(r"http://127\.0\.0\.1:\d+", (run / "log").read_text())
-        return "" if found is None else urllib.request.urlopen(found[0] + path, timeout=10).read().decode()
+        return "" if found is None else urllib.request.urlopen(found[0] + path, timeout=60).read().decode()
 
     wait_for(lambda: "sidecar_eval_metric{" in text("/metrics"))
     history = [environment / "bin/sidecar", "history", "ckpts", "--json"]

@@ -124,7 +124,7 @@ class Objects(list):
 
 
 def render(kubectl, folder):
-    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return Objects(yaml.safe_load_all(done.stdout))
 
@@ -142,7 +142,7 @@ def helm(needs):
     def run(*words, task=TASK):
         given = () if task is None else ("--set-file", f"task={task}")
         return subprocess.run(
-            [program, *words, *given], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+            [program, *words, *given], capture_output=True, text=True, timeout=240, check=False, cwd=ROOT
         )
 
     return run

@@ -71,7 +71,7 @@ def make(clone: Path, *arguments: str, **variables: str) -> subprocess.Completed
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "VENV"))}
     inherited.pop("PYTHONPATH", None)
     command = ["make", "--no-print-directory", f"PYTHON={sys.executable}", *arguments]
-    return subprocess.run(command, cwd=clone, env=inherited | variables, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=clone, env=inherited | variables, capture_output=True, text=True, timeout=240)
 
 
 @pytest.mark.parametrize("way", ["argument", "variable"])

@@ -43,7 +43,7 @@ TARGETS_OWN = {"up"}
 
 def promtool(needs, *arguments, folder=FOLDER, text=None):
     done = subprocess.run(
-        [needs("promtool"), *arguments], cwd=folder, input=text, capture_output=True, text=True, timeout=240
+        [needs("promtool"), *arguments], cwd=folder, input=text, capture_output=True, text=True, timeout=600
     )
     return done.returncode, done.stdout + done.stderr
 

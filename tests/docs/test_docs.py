@@ -201,7 +201,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
         pytest.skip(f"{', '.join(missing)} is not installed: pip install '.[docs]'")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # as `make docs` does
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert built.returncode == 0, built.stdout + built.stderr
     assert (tmp_path / "site/explanation/architecture.html").exists()
     assert 'id="sidecar.Task"' in (tmp_path / "site/reference/python.html").read_text()

@@ -42,7 +42,7 @@ http = "127.0.0.1:0"
 quiet_seconds = 0.5
 """
 
-pytestmark = [pytest.mark.seconds, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.seconds, pytest.mark.timeout(900)]
 
 
 def block(name):
@@ -64,7 +64,7 @@ def run(folder, *command, given=None):
     environment["MPLBACKEND"] = "agg"
     environment["WANDB_MODE"] = "offline"
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, input=given
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, input=given
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout

@@ -81,7 +81,7 @@ def test_the_man_page_is_read_by_man(needs):
     """Without a warning; every command with its options is in it."""
     command = [needs("man"), "--warnings", "--local-file", REFERENCE / "sidecar.1"]
     environ = {**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "80"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=240, check=True)
     assert done.stderr == ""
     shown = re.sub(".\b", "", done.stdout)
     for command in ("run [DIR]", "history [DIR]", "requeue [[DIR] CHECKPOINT...]", "settings [NAME]"):

@@ -189,7 +189,7 @@ def test_a_call_that_waits_in_the_kernel_is_ended(is_main):
     else:
         thread = threading.Thread(target=run_one)
         thread.start()
-        thread.join(20)
+        thread.join(240)
     os.close(reader)
     os.close(writer)
     assert found == [True]

@@ -72,7 +72,7 @@ def evaluated(folder, quiet_environment, **variables):
         env=quiet_environment | {"PYTHONPATH": str(folder)} | variables,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -27,7 +27,7 @@ def run(folder, *command):
         env=environment | QUIET,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

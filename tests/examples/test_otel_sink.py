@@ -20,7 +20,7 @@ from sidecar.publishing.sinks.installed import load
 
 pytestmark = pytest.mark.seconds
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")

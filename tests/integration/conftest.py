@@ -153,7 +153,7 @@ class Daemon(Program):
     def get(self, path):
         """Status and body of an answer."""
         host, port = self.logged("daemon_started")[0]["http"].removeprefix("http://").split(":")
-        with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=10)) as connection:
+        with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=60)) as connection:
             connection.sock = self.reach((host, int(port)))
             connection.sock.settimeout(10)
             connection.request("GET", path)

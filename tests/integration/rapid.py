@@ -9,7 +9,7 @@ from pathlib import Path
 
 INTEGRATION = Path(__file__).parent
 APART_SECONDS = 0.1
-START_SECONDS = 60.0  # for TensorFlow, on a busy machine
+START_SECONDS = 240.0  # for TensorFlow, on a busy machine
 
 
 @dataclass(frozen=True)

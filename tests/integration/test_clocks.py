@@ -8,7 +8,7 @@ from integration.clock import Clock
 from receivers import receiver
 from tensorboard_reader import read_events
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture

@@ -127,14 +127,14 @@ def test_replaced_data_are_read_and_begin_a_new_best(sidecar, tmp_path, replicas
     assert number(daemon, save(folder, 2, 0.1)) == (accuracy(noise, 0.1), ["test"])
     assert accuracy(noise, 0.1) < 0.5 < accuracy(data, 0.1)
     assert number(daemon, save(folder, 3, 0.1)) == (accuracy(noise, 0.1), [])
-    assert daemon.process.wait(60) == 0
+    assert daemon.process.wait(240) == 0
     assert linked(daemon) == "m-2.txt"
     assert [event["checkpoint"] for event in daemon.log("eval_set_changed")] == ["m-2.txt"]
     easy = replace_data(place, "easy")
     saved = save(folder, 4, 0.4)
     again = run("4")
     assert number(again, saved) == (accuracy(easy, 0.4), ["test"])
-    assert again.process.wait(60) == 0
+    assert again.process.wait(240) == 0
     assert linked(again) == "m-4.txt"
     assert sorted(path.name.split("@")[0] for path in (again.run_dir / "exports").glob("*@*")) == ["m-2.txt", "m-4.txt"]
     assert [event["checkpoint"] for event in again.log("eval_set_changed")] == ["m-4.txt"]

@@ -112,14 +112,14 @@ def test_a_program_gets_the_result_as_plain_values(sidecar, saved, folder, tasks
         "print(json.dumps(sidecar.evaluate(sys.argv[1], sys.argv[2], **given)))"
     )
     words = [sys.executable, "-c", code, task, folder, tmp_path / "saves"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=True)
     found = json.loads(done.stdout)
     printed = json.loads(sidecar.command("eval", folder, "--task", task, "--json", **NUMPY).out)
     assert found["metrics"] == printed["metrics"]
     assert (found["workers"], found["checkpoint"]) == (2, saved[-1]["name"])
     assert [Path(each).parent for each in found["saves"]] == [tmp_path / "saves"] * 2
     words[3] = "no_such.py:task"
-    failed = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    failed = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     assert failed.stderr.splitlines()[-1].startswith("sidecar.errors.TaskError: ")
 
 
@@ -139,7 +139,7 @@ def test_a_daemon_beside_a_program(numpy_trainer, tasks, tmp_path):
         urls.append(daemon.url)
         raise ZeroDivisionError
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(urls[0], timeout=10)
+        urllib.request.urlopen(urls[0], timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import signal
 import pytest
 from integration.cluster import FRAMEWORKS, failure, is_of, on, outcome
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module", params=FRAMEWORKS)

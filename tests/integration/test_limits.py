@@ -7,7 +7,7 @@ import os
 import pytest
 from numpy_trainer import NUMPY
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 PIPE_BYTES = 4096
 F_SETPIPE_SZ = 1031

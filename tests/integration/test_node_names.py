@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="a host name of its own needs root")
 

@@ -86,7 +86,7 @@ def test_storage_that_hangs(sidecar, faulty, until, command):
     with faulty.failing("/run.json", "hang"):
         program = sidecar.start(*command, "--checkpoint-dir", place, SIDECAR_STORAGE_TIMEOUT_SECONDS="1")
         until(lambda: program.err, "a sentence", 30)
-    done = program.wait(30)
+    done = program.wait(240)
     assert done.code == STORAGE
     assert f"{folder} has not answered for 1 s (storage_timeout_seconds)" in done.sentence
 
@@ -101,7 +101,7 @@ def test_check_where_storage_hangs(sidecar, faulty, until):
     with faulty.failing("/run.json", "hang"):
         program = sidecar.start(*words, SIDECAR_STORAGE_TIMEOUT_SECONDS="1")
         until(lambda: "task        not needed" in program.out, "the last trial", 30)
-    done = program.wait(30)
+    done = program.wait(240)
     assert done.code == FAILED
     assert f"FAIL nodes       {folder} has not answered for 1 s" in done.out
     assert "ok   task        not needed" in done.out
@@ -165,7 +165,7 @@ def test_watch_on_a_terminal_renews_what_it_shows(sidecar, beating, tmp_path):
         with contextlib.suppress(OSError):  # the terminal is closed when the command has ended
             while block := os.read(ours, 65536):
                 shown += block
-        assert process.wait(20) == INTERRUPTED
+        assert process.wait(240) == INTERRUPTED
     os.close(ours)
     live, _, stays = shown.partition(b"\x1b[?1049l")
     assert live.startswith(b"\x1b[?1049h")

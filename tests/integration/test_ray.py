@@ -163,7 +163,7 @@ def test_nobody_runs_code_in_the_cluster_without_its_token(ray, tmp_path, token)
     def drive(name, login):
         others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         command = [PROGRAMS / "python", "-c", DRIVER, ray.address, tmp_path / name]
-        done = subprocess.run(command, env=others | login, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(command, env=others | login, capture_output=True, text=True, timeout=600)
         return done.returncode == 0, done.stdout + done.stderr
 
     succeeded, words = drive("refused", login)
@@ -189,7 +189,7 @@ def test_the_token_is_told_to_nobody(watched, ray, numpy_trainer):
         assert each not in workers or b"RAY_AUTH" not in told
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_checkpoints_and_state_may_lie_in_a_bucket(ray, start_bucket, sidecar, torch_trainer, tasks, tmp_path):
     """The folder of pins and saves is one that all machines share, as these do; the daemon uploads the saves."""
     server, folder = start_bucket("moto_server"), tmp_path / "ckpts"

@@ -5,7 +5,7 @@ import os
 import pytest
 from integration.cgroups import limited
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 MOST_PROCESSES = 120  # of the daemon, its threads, and all that the task forks
 SOON = {"SIDECAR_FIRST_BATCH_TIMEOUT_SECONDS": "5", "SIDECAR_STALL_SECONDS": "5", "SIDECAR_DRAIN_SECONDS": "2"}

@@ -9,7 +9,7 @@ import pytest
 from receivers import raw_server, receiver
 from tensorboard_reader import read_events
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 SILENT = {"SIDECAR_SINK_TIMEOUT_SECONDS": "2"}
 

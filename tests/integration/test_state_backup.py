@@ -6,7 +6,7 @@ import pytest
 from bucket_server import BUCKET
 from numpy_trainer import NUMPY
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.nightly]
 
 
 def start(sidecar, place, state, server):

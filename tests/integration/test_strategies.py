@@ -61,7 +61,7 @@ def test_strategies_of_training(sidecar, tmp_path):
     task.write_text(re.sub("strategies = .*[.]scope\n", plain, TASK, flags=re.DOTALL))
     environ = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-W", "ignore", "-c", TRAINER]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     task.write_text(TASK)
     words = ("eval", tmp_path / "m-1.keras", "--task", f"{task}:task", "--json", "--replicas")

@@ -9,7 +9,7 @@ import signal
 import pytest
 from integration.cluster import failure, on, outcome
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def trained(tmp_path_factory):
     (folder / "ckpts").mkdir()
     environ = os.environ | {"TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(folder)}
     command = [sys.executable, "-W", "ignore", "-c", TRAINER, folder / "ckpts" / "ckpt-1"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder, json.loads(done.stdout)
 

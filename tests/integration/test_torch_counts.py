@@ -19,7 +19,7 @@ def evaluated(sidecar, tasks, tmp_path_factory):
     for name, file in WRITTEN.items():
         folder = tmp_path_factory.mktemp(name)
         program = [sys.executable, f"{tasks}/same_in_{name}.py", str(folder / file)]
-        subprocess.run(program, check=True, capture_output=True, env=sidecar.environ(folder), timeout=120)
+        subprocess.run(program, check=True, capture_output=True, env=sidecar.environ(folder), timeout=600)
         command = ["eval", folder / file, "--task", f"{tasks}/same_in_{name}.py:task", "--replicas", "2", "--json"]
         ended = sidecar.start(*command).wait()
         assert ended.code == 0, ended.said

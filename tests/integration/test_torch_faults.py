@@ -10,7 +10,7 @@ import psutil
 import pytest
 from integration.cluster import failure, on
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -144,7 +144,7 @@ def test_the_daemon_finds_the_same_bits(small, tmp_path, quiet_environment):
             env=quiet_environment,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
         numbers = json.loads(done.stdout)["metrics"]["validation"]

@@ -153,7 +153,7 @@ def _kill_follower(daemon):
                 leader = process.parent()
                 if "--follows" in process.cmdline() and "--follows" not in leader.cmdline():
                     process.kill()
-                    leader.wait(60)
+                    leader.wait(240)
                     return
         time.sleep(0.1)
     pytest.fail("there was no second process")

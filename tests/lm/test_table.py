@@ -66,6 +66,6 @@ def test_check_says_that_a_daemon_waits_for_the_first_model(tmp_path):
     (tmp_path / "ckpts").mkdir()
     (tmp_path / "sidecar.toml").write_text('[lm]\ntasks = ["arc_easy"]\n')
     words = ("-m", "sidecar", "check", "ckpts", "--http", "127.0.0.1:0")
-    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert not done.returncode, done.stdout + done.stderr
     assert 'Not tried ([lm] model = "auto" is that of the first checkpoint, for which a daemon waits)' in done.stdout

@@ -17,7 +17,7 @@ from sidecar.protocol.records import Slice, Value
 from sidecar.publishing.export import as_csv, as_json_lines, as_openmetrics
 
 BEGIN = datetime(2026, 1, 31, 12, tzinfo=UTC)
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 240
 
 
 def value(number, **more):

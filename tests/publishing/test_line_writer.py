@@ -13,7 +13,7 @@ from sidecar.publishing.line_writer import LineWriter
 PIPE_BYTES = 4096
 F_SETPIPE_SZ = 1031
 LONG = 2 << 20
-SOON_SECONDS = 60
+SOON_SECONDS = 240
 
 
 @pytest.fixture

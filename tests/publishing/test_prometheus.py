@@ -352,7 +352,7 @@ def test_a_scrape_never_sees_the_history(exporter, registry, journal, status):
         target=lambda: seen.append(registry.get_sample_value("sidecar_eval_checkpoint_step", RUN))
     )
     scrape.start()
-    scrape.join(timeout=10)
+    scrape.join(timeout=60)
     assert seen == [1]
 
 

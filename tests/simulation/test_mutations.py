@@ -14,7 +14,7 @@ WITHIN = 200
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutation", [*MUTATIONS, *AFTER], ids=lambda each: each.name)
 def test_a_broken_rule_is_noticed(mutation):
     """By an invariant that is meant for it; the simulation would prove nothing else."""

@@ -16,7 +16,7 @@ import urllib.request
 from email.utils import formatdate
 from pathlib import Path
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 240
 PROGRAMS = Path(__file__).resolve().parents[2] / ".venv-buckets" / "bin"
 BUCKET = "runs"
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

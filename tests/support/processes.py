@@ -5,7 +5,7 @@ import time
 
 import psutil
 
-MOST_SECONDS = 30.0
+MOST_SECONDS = 240.0
 
 
 def gone(pid):

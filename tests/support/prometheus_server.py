@@ -10,7 +10,7 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, build_opener
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 240
 
 _open_url = build_opener(ProxyHandler({})).open
 

@@ -16,7 +16,7 @@ import psutil
 PROGRAMS = Path(__file__).resolve().parents[2] / ".venv-ray" / "bin"
 """Where `make test` installs Ray. Its packages of a framework are those of the environment of the tests."""
 
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 600
 STARTED = "Ray runtime started."
 STORE_BYTES = 80_000_000  # the least that Ray takes
 

@@ -195,7 +195,7 @@ def _started(run, **what):
 
 def get(server, path):
     """The body of an answer."""
-    with urlopen(server.url + path, timeout=20) as answer:
+    with urlopen(server.url + path, timeout=240) as answer:
         return answer.read().decode()
 
 

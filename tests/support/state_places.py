@@ -17,7 +17,7 @@ from sidecar.publishing.state_backup.sender import StateBackup
 from sidecar.system.object_store import ObjectStoreRules
 
 RULES = ObjectStoreRules(bucket_timeout_seconds=5)
-MOST_SECONDS = 60
+MOST_SECONDS = 240
 
 
 @dataclass

@@ -112,5 +112,5 @@ def test_the_thread_ends_with_its_owner():
     assert thread.is_alive()
     del calls
     gc.collect()
-    thread.join(10)
+    thread.join(240)
     assert not thread.is_alive()

@@ -50,7 +50,7 @@ def run(site, code, *words):
     first = f"import sys; sys.path[:0] = [{str(site)!r}, {str(DEPENDENCIES)!r}]; {code}"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SIDECAR_")}
     command = [sys.executable, "-S", "-c", first, *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=site.parent, env=environ, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, cwd=site.parent, env=environ, timeout=600)
 
 
 @pytest.mark.parametrize("last", ["theirs", "nobody"])

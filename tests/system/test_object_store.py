@@ -327,7 +327,7 @@ def test_no_request_goes_to_an_address_that_nobody_named(needs, server, tmp_path
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert "SettingsError there are no credentials" in done.stdout

@@ -80,7 +80,7 @@ def test_a_worker_that_forks_without_end_is_ended(tmp_path):
         (tmp_path / "log").open("wb") as log,
         subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, env=environ, process_group=0) as program,
     ):
-        assert program.wait(60) == -signal.SIGKILL
+        assert program.wait(240) == -signal.SIGKILL
         said = (tmp_path / "log").read_text()
     assert re.fullmatch(r"few\nsidecar: the task has started [0-9]+ processes, more than 20: .*\n", said)
     left = [each for each in psutil.process_iter() if _has_mark(each)]

@@ -269,7 +269,7 @@ def test_the_advice_for_classes_of_the_user_works(tmp_path, monkeypatch):
         "if __name__ == '__main__':\n"
         "    torch.save({'w': Words(), 'o': argparse.Namespace(), 'p': pathlib.PurePosixPath()}, 'm.pt')\n"
     )
-    subprocess.run([sys.executable, "words.py"], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([sys.executable, "words.py"], cwd=tmp_path, check=True, timeout=600)
     with pytest.raises(EvaluationError) as caught:
         load(str(tmp_path / "m.pt"))
     monkeypatch.syspath_prepend(tmp_path)

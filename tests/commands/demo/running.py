@@ -17,7 +17,7 @@ SIDECAR = (sys.executable, "-P", "-c", "from sidecar.commands.cli import main; m
 
 MARK = "TEST_OF_DEMO"  # in the environment of whatever a demo starts
 
-BOUND_SECONDS = 150.0
+BOUND_SECONDS = 600.0
 
 
 @dataclass
@@ -71,7 +71,7 @@ def history(demo: Running) -> list[dict]:
     """Return what `sidecar history --json` prints, with the arguments that the demo printed."""
     printed = re.search(r"^Look again: \S+ (history .*)$", demo.output, re.MULTILINE)
     done = subprocess.run(
-        [*SIDECAR, *printed[1].split(), "--json"], cwd=demo.folder.parent, capture_output=True, check=True, timeout=60
+        [*SIDECAR, *printed[1].split(), "--json"], cwd=demo.folder.parent, capture_output=True, check=True, timeout=240
     )
     return json.loads(done.stdout)
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 from commands.demo.trainers import train
 
-pytestmark = [pytest.mark.seconds, pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.seconds, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 @pytest.mark.tensorflow

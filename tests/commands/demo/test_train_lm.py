@@ -6,7 +6,7 @@ import pytest
 from commands.demo.test_train_torch import TORCHRUN
 from commands.demo.trainers import train
 
-pytestmark = [pytest.mark.seconds, pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.seconds, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 @pytest.mark.torch

@@ -8,7 +8,7 @@ from commands.demo.trainers import ROOT, train
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
-pytestmark = [pytest.mark.seconds, pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.seconds, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 @pytest.mark.torch

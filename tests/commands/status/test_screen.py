@@ -19,7 +19,7 @@ from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.errors import StorageError, StorageLostError
 from sidecar.protocol.heartbeat import WorkerProgress
 
-BOUND_SECONDS = 20.0
+BOUND_SECONDS = 240.0
 
 
 class StopWatching(Exception):  # noqa: N818 - it ends the test's wait
@@ -35,7 +35,7 @@ class Tmux:
 
     def __call__(self, *words):
         """Return what tmux answers."""
-        return subprocess.run([*self._command, *words], capture_output=True, text=True, timeout=30, check=True).stdout
+        return subprocess.run([*self._command, *words], capture_output=True, text=True, timeout=240, check=True).stdout
 
     def type(self, line):
         """Type a line into the terminal, and press Enter."""

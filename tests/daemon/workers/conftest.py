@@ -134,7 +134,7 @@ def worker_group(tmp_path_factory, quiet_environment):
             def end():
                 made.workers.kill_all()
                 while any(made.workers.all()):
-                    worker, report = made.inbox.get(timeout=30)
+                    worker, report = made.inbox.get(timeout=240)
                     made.workers.observe(worker, report, 0.0)
 
             return made

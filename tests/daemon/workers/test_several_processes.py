@@ -77,7 +77,7 @@ def end(group):
     """Observe the events of a worker until it ends; its last failure, and its end."""
     failed = None
     while True:
-        worker, event = group.inbox.get(timeout=60)
+        worker, event = group.inbox.get(timeout=240)
         group.workers.observe(worker, event, time.monotonic())
         failed = event if isinstance(event, Failed) else failed
         if isinstance(event, Exited):

@@ -6,7 +6,7 @@ import signal
 import pytest
 from integration.trial import kill
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 # The process begins a session, says so, and keeps the output of its hook open. TRIAL would make it one of the trial.
 LEAVES = """

@@ -6,7 +6,7 @@ import pytest
 from integration.cgroups import limited
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="a limit of memory of its own needs root"),
 ]
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 from integration.cluster import FRAMEWORKS, ends_a_sum, failure, is_of, on, outcome
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module", params=FRAMEWORKS)

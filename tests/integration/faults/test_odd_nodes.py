@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from integration.cluster import FRAMEWORKS
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[3]
 AWAY_SECONDS = 10.0

@@ -11,7 +11,7 @@ import pytest
 from faulty import Faulty, require_fuse
 from integration.cluster import FRAMEWORKS
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 QUICK = {"SIDECAR_VISIBILITY_SECONDS": "6", "SIDECAR_SWEEP_SECONDS": "0.5", "SIDECAR_STORAGE_TIMEOUT_SECONDS": "4"}
 

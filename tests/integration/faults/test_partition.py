@@ -7,7 +7,7 @@ from integration.cluster import failure
 from link import HOSTS, Link
 
 pytestmark = [
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces and TUN devices need root"),
 ]
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from faulty import READS, WRITES
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 SETTINGS = {"SIDECAR_STORAGE_TIMEOUT_SECONDS": "10", "SIDECAR_STALL_SECONDS": "60", "SIDECAR_LEASE_SECONDS": "20"}
 LATE_SECONDS = 2

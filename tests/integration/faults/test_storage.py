@@ -8,7 +8,7 @@ from disk import Disk
 from integration.cluster import FRAMEWORKS, failure, on
 
 pytestmark = [
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root"),
 ]
 

@@ -14,7 +14,7 @@ from sidecar.publishing.evaluation_archive.details import DetailsReader
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
 from sidecar.publishing.evaluation_archive.reader import ArchiveReader, ArchiveTiming
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 
 
 class Watched(PosixStorage):

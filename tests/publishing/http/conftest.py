@@ -67,7 +67,7 @@ def asks(server):
     def ask(path, method="GET", data=None, **headers):
         request = urllib.request.Request(server.url + path, method=method, data=data, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=60) as response:
                 return response.status, response.headers, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -93,7 +93,7 @@ def connect(server, source=None):
     """A connection, from a chosen address of this machine or any."""
     host, port = server.url.removeprefix("http://").rsplit(":", 1)
     own = None if source is None else (source, 0)
-    return socket.create_connection((host.strip("[]"), int(port)), timeout=10, source_address=own)
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=60, source_address=own)
 
 
 def answer(client):

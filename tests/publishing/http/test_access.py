@@ -30,7 +30,7 @@ ASKED = TLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file:
 
 
 def openssl(folder, *words):
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=240)
 
 
 def make_certificate(folder, name, authority=None, san="IP:127.0.0.1"):
@@ -87,9 +87,9 @@ def get(server, path="/api/status", *, context=None, login=None, **headers):
     """Return status, headers and body of an answer."""
     host, port = server.url.partition("://")[2].split(":")
     if context is None:
-        connection = http.client.HTTPConnection(host, int(port), timeout=10)
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
     else:
-        connection = http.client.HTTPSConnection(host, int(port), timeout=10, context=context)
+        connection = http.client.HTTPSConnection(host, int(port), timeout=60, context=context)
     if login is not None:
         headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
     with contextlib.closing(connection):
@@ -245,7 +245,7 @@ def eventually(condition):
 def serial(server, folder):
     host, port = server.url.removeprefix("https://").split(":")
     with (
-        socket.create_connection((host, int(port)), timeout=10) as plain,
+        socket.create_connection((host, int(port)), timeout=60) as plain,
         trusting(folder).wrap_socket(plain, server_hostname=host) as connection,
     ):
         return connection.getpeercert()["serialNumber"]
@@ -292,7 +292,7 @@ def test_a_client_that_does_not_shake_hands_is_dropped(serve, folder):
     address = server.url.removeprefix("https://").split(":")
     with contextlib.ExitStack() as clients:
         silent, garbage, half = (
-            clients.enter_context(socket.create_connection((address[0], int(address[1])), timeout=10)) for _ in range(3)
+            clients.enter_context(socket.create_connection((address[0], int(address[1])), timeout=60)) for _ in range(3)
         )
         garbage.sendall(b"\x16\x03\x01\xff\xff" + bytes(4096))
         half.sendall(b"\x16\x03\x01\x02\x00\x01\x00")
@@ -381,6 +381,6 @@ def test_the_file_of_the_page_is_one_of_prometheus_too(folder, needs):
     assert access.tls.verify_mode == ssl.CERT_REQUIRED
     assert access.admits("Basic " + base64.b64encode(b"prometheus:test").decode())
     done = subprocess.run(
-        [needs("promtool"), "check", "web-config", path], capture_output=True, text=True, timeout=60, check=False
+        [needs("promtool"), "check", "web-config", path], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

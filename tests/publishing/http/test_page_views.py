@@ -16,7 +16,7 @@ from sidecar.publishing import report
 from sidecar.publishing.http.page_views import MOST_ROWS
 from sidecar.publishing.page.static_files import UPLOT_SHA256, static_base
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 EVIL = 'a"&<b>\ud800\u202e\n/?#'
 EVALUATIONS = 120
 PROMISED = Path(__file__).parents[3] / "docs/reference/http-api-v1.json"
@@ -52,7 +52,7 @@ def ask(server, path, **headers):
     """Status, headers and body of an answer."""
     request = urllib.request.Request(server.url + path, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=240) as response:
             return response.status, response.headers, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:

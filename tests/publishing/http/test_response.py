@@ -23,7 +23,7 @@ def test_compression(running, encoding, zipped):
     """Metrics are compressed for clients that want it; a quality of 0 is a refusal."""
     _, server = running
     request = urllib.request.Request(server.url + "/metrics", headers={"Accept-Encoding": encoding})
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         assert (response.headers["Content-Encoding"] == "gzip") is zipped
         assert response.headers["Vary"] == "Accept, Accept-Encoding"
         body = response.read()

@@ -45,7 +45,7 @@ def server(daemon, runs):
 def ask(server, path):
     """Status and body of an answer, also of an error."""
     try:
-        with urllib.request.urlopen(server.url + path, timeout=10) as answer:
+        with urllib.request.urlopen(server.url + path, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

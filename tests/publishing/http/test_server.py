@@ -41,7 +41,7 @@ def test_ipv6(host):
         pytest.skip("no IPv6 here")
     with started(Daemon().serve(host)) as server:
         assert server.url.startswith("http://[::1]:")
-        with urllib.request.urlopen(server.url + "/healthz", timeout=10) as response:
+        with urllib.request.urlopen(server.url + "/healthz", timeout=60) as response:
             assert response.read() == b"ok\n"
 
 
@@ -49,7 +49,7 @@ def test_all_interfaces():
     """A wildcard address is shown as one that can be opened here."""
     with started(Daemon().serve("0.0.0.0")) as server:
         assert server.url.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(server.url + "/readyz", timeout=10) as response:
+        with urllib.request.urlopen(server.url + "/readyz", timeout=60) as response:
             assert response.status == 200
 
 
@@ -66,7 +66,7 @@ def test_starts_before_a_name_server_answers(monkeypatch):
 
     monkeypatch.setattr(socket, "gethostbyaddr", asked)  # `getfqdn` calls it, too
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    with started(Daemon().serve()) as server, urllib.request.urlopen(server.url + "/healthz", timeout=10) as response:
+    with started(Daemon().serve()) as server, urllib.request.urlopen(server.url + "/healthz", timeout=60) as response:
         may_answer.set()
         assert response.status == 200
 
@@ -76,7 +76,7 @@ def test_slow_client_is_dropped():
     with started(Daemon().serve(request_seconds=0.3)) as server, connect(server) as slow:
         before = time.monotonic()
         slow.sendall(b"GET /healthz HTTP/1.1\r\n")
-        with urllib.request.urlopen(server.url + "/healthz", timeout=10) as response:
+        with urllib.request.urlopen(server.url + "/healthz", timeout=60) as response:
             assert response.status == 200
         stop = threading.Event()
 
@@ -251,7 +251,7 @@ def test_clients_that_do_not_read_do_not_take_the_port_away():
             with contextlib.suppress(OSError):
                 client.sendall(b"GET /api/status HTTP/1.0\r\n\r\n")
         for path in ("/healthz", "/metrics"):
-            with urllib.request.urlopen(server.url + path, timeout=20) as response:
+            with urllib.request.urlopen(server.url + path, timeout=240) as response:
                 assert response.status == 200
         for client in greedy:
             client.close()
@@ -266,7 +266,7 @@ def test_probes_do_not_wait_for_other_answers():
         waiting = [connect(server) for _ in range(5)]
         for client in waiting:
             client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        with urllib.request.urlopen(server.url + "/healthz", timeout=10) as response:
+        with urllib.request.urlopen(server.url + "/healthz", timeout=60) as response:
             assert response.status == 200
         assert not go_on.is_set()
         go_on.set()

@@ -18,7 +18,7 @@ from sidecar.publishing.sinks.delivery import Delivery
 from sidecar.publishing.sinks.journal_events import stored_entries
 from sidecar.publishing.sinks.sink import Evaluation
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 
 
 def without_variables(patch, prefix):

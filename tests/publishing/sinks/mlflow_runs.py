@@ -14,7 +14,7 @@ from sidecar.publishing.sinks.delivery import Delivery
 from sidecar.publishing.sinks.mlflow import MLflow
 from sidecar.publishing.sinks.sink import Evaluation
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 600.0
 
 TIMEOUT_SECONDS = 20.0
 

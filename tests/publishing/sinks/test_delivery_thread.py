@@ -8,7 +8,7 @@ from fakes import ListLog
 
 from sidecar.publishing.sinks.delivery_thread import DeliveryThread, close
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 
 
 class Parcel(DeliveryThread):

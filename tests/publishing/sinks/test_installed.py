@@ -21,7 +21,7 @@ from sidecar.publishing.sinks.installed import load
 from sidecar.publishing.sinks.journal_events import evaluations, placed
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 SOURCE = """
 import os, threading, time
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError

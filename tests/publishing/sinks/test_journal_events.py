@@ -22,7 +22,7 @@ from sidecar.publishing.sinks.delivery_thread import close
 from sidecar.publishing.sinks.sink import Evaluation, Failure, RunEnd, SinkRefusedError, SinkUnavailableError
 from sidecar.publishing.status import Ended
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 LONG_PAUSES = (PATIENCE_SECONDS, PATIENCE_SECONDS)
 
 

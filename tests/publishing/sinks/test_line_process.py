@@ -12,7 +12,7 @@ from processes import written
 
 from sidecar.publishing.sinks.line_process import LineProcess, NoAnswerError
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 
 
 @pytest.fixture

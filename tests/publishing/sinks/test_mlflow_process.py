@@ -23,7 +23,7 @@ from sidecar.publishing.sinks.sink import Evaluation, SinkUnavailableError
 pytestmark = pytest.mark.seconds
 
 TIMEOUT_SECONDS = 1.0
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")

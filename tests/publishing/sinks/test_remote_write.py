@@ -24,7 +24,7 @@ from sidecar.publishing.sinks.progress import Progress, write_progress
 from sidecar.publishing.sinks.remote_write import RemoteWrite, compressed, write_request
 from sidecar.publishing.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 TIMEOUT_SECONDS = 5.0
 
 

@@ -29,7 +29,7 @@ from sidecar.metrics import BinnedAUC
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
 from sidecar.publishing.sinks.tensorboard import TensorBoard
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 240
 
 
 WITHOUT_TENSORFLOW = """
@@ -253,7 +253,7 @@ def test_a_real_server_shows_them(tmp_path, evaluation):
 def asked(port, path, **query):
     """Return what the server answers; nothing while it does not answer."""
     try:
-        with closing(open_url(f"http://127.0.0.1:{port}/data/{path}?{urlencode(query)}", timeout=5)) as answer:
+        with closing(open_url(f"http://127.0.0.1:{port}/data/{path}?{urlencode(query)}", timeout=60)) as answer:
             return json.load(answer)
     except (URLError, ConnectionError):
         return []

@@ -178,7 +178,7 @@ def test_what_is_deleted_while_it_is_copied_is_evaluated_all_the_same(new_node, 
     slow_copy.set()
     for thread in threading.enumerate():
         if thread.name == "pin":
-            thread.join(10)
+            thread.join(240)
     pass_time(20, *nodes)
     assert outcomes(nodes[1].history) == [("succeeded", "ckpt-5")]
 

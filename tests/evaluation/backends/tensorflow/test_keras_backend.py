@@ -35,7 +35,7 @@ def test_the_numbers_are_those_of_the_other_backend(backend, tmp_path, evaluate)
     import keras
 
     environment = os.environ | {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
-    subprocess.run([sys.executable, "-c", TRAIN], cwd=tmp_path, env=environment, check=True, timeout=200)
+    subprocess.run([sys.executable, "-c", TRAIN], cwd=tmp_path, env=environment, check=True, timeout=600)
     truth = json.loads((tmp_path / "truth.json").read_text())
     generator = np.random.default_rng(7)
     x, y = generator.normal(size=(103, 12)).astype("float32"), generator.integers(0, 3, 103)

@@ -375,7 +375,7 @@ def test_numbers_are_of_compiled_code_with_the_clusters_of_xla(kind):
     paths = os.pathsep.join(path for path in sys.path if path)
     command = [sys.executable, str(Path(__file__).with_name("xla_clustering.py")), kind]
     environment = os.environ | flags | {"PYTHONPATH": paths}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=600)
     first, *others = done.stdout.splitlines()
     if kind == "plain":
         assert others == [first]

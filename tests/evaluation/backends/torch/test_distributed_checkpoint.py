@@ -60,7 +60,7 @@ def test_a_model_in_parts_of_two_ranks(tmp_path):
     import torch
 
     writer = Path(__file__).parents[3] / "checkpoints" / "sharded_writer.py"
-    subprocess.run([sys.executable, "-W", "ignore", str(writer), str(tmp_path / "step-5")], check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "ignore", str(writer), str(tmp_path / "step-5")], check=True, timeout=600)
     assert {path.name for path in (tmp_path / "step-5").iterdir()} == {".metadata", "__0_0.distcp", "__1_0.distcp"}
     expected = torch.load(tmp_path / "step-5.expected", weights_only=True)
     model = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.BatchNorm1d(20), torch.nn.Linear(20, 4))

@@ -71,7 +71,7 @@ def test_both_ways_have_the_numbers_of_one_process(tmp_path):
     """Outputs of two processes are equal to the bit, near those of one, and each holds half of the values."""
     script = Path(__file__).with_name("divided_models.py")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", script, tmp_path], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-W", "ignore", script, tmp_path], capture_output=True, text=True, timeout=600, check=False
     )
     assert not done.returncode, done.stderr
     found = json.loads(done.stdout)
