@@ -52,6 +52,11 @@ def new_sample(info: EvalSetInfo, names: Sequence[str]) -> SetStates:
     return {_SAMPLE: _Sample(info.shard, info), _SLOW: ExactSum((len(names),), "int64")}
 
 
+def has_sample(states: SetStates) -> bool:
+    """Return whether examples are added to a sample, so that their arrays are needed."""
+    return _SAMPLE in states
+
+
 def add_to_sample(states: SetStates, first: int | None, arrays: Sequence[NDArray[Any]]) -> None:
     """Add the examples of a batch that are in the sample, given arrays with a row for each of its examples."""
     sample = states.get(_SAMPLE)

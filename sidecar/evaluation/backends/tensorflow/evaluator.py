@@ -321,13 +321,13 @@ class KerasEvaluator:
         checks = self._checks[batches.name]
         checks.begin(step)
         self._recurrent.assign(begin)
-        carried = step.recurrent.values()
+        carried, with_inputs = step.recurrent.values(), step.measurement.inputs.are_needed(states)
 
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
             nonlocal carried
             seed = self._seed(step, batches, batch, None if first is None else number)
             evaluated = step.run(batch, step.start, seed, carried)
-            arrays = [tensor.numpy() for tensor in evaluated.outputs]
+            arrays = step.arrays_of(evaluated, with_inputs=with_inputs)
             checks.add(step, batch, None if first is None else number, seed, carried, evaluated, arrays)
             carried = evaluated.carried
             columns = tf.nest.map_structure(array_of, evaluated.columns)

@@ -23,6 +23,7 @@ from sidecar.evaluation.metrics.example_sample import (
     MOST_BYTES_OF_ROW,
     Numbers,
     add_to_sample,
+    has_sample,
     new_sample,
     require_fast,
     with_intervals,
@@ -48,6 +49,8 @@ class MetricInputs:
         self._names: dict[str, tuple[str, ...]] = {}  # of the arguments by name
         self._groups: list[list[str]] = []  # metrics that are updated with the same tensors
         self._traces: dict[str, Any] = {}
+        self.width = 0
+        """Number of tensors that `read` returned."""
 
     def __bool__(self) -> bool:
         return bool(self._metrics)
@@ -84,7 +87,12 @@ class MetricInputs:
         for group in self._groups:
             tensors = updates[group[0]][0][0] if len(updates[group[0]]) == 1 else []
             read.append([tf.cast(examples, tf.int64), *(tensors if all(map(_can_be_returned, tensors)) else [])])
+        self.width = sum(map(len, read))
         return read
+
+    def are_needed(self, states: SetStates) -> bool:
+        """Return whether `add` takes what `read` returned: not for a set without a sample."""
+        return any(has_sample(within(states, _sample(number))) for number in range(len(self._groups)))
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of a sample for each group of metrics."""
@@ -97,7 +105,7 @@ class MetricInputs:
         """Add what `read` returned for several batches: a list with one array per batch for each tensor."""
         for number, (examples, *parts) in enumerate(read):
             own = within(states, _sample(number))
-            for first, count, *arrays in zip(firsts, examples, *parts, strict=True):
+            for first, count, *arrays in zip(firsts, examples, *parts, strict=True) if has_sample(own) else ():
                 if arrays and all(len(array) == count for array in arrays):
                     add_to_sample(own, first, arrays)
 

@@ -41,6 +41,8 @@ _SHAPES_OF_VALUES: Final = (
     "get the same bits each time"
 )
 
+_UNREAD: Final = np.zeros(0)
+
 NO_SEED: Final = np.zeros(2, np.int64)
 """The seed for a model that draws no random numbers."""
 
@@ -188,6 +190,12 @@ class Step:
     def outputs_of(self, evaluated: Evaluation) -> Any:
         """Return the outputs for the measurement as arrays, in their structure."""
         return tf.nest.pack_sequence_as(self._outputs, [array_of(tensor) for tensor in evaluated.outputs])
+
+    def arrays_of(self, evaluated: Evaluation, *, with_inputs: bool) -> list[Any]:
+        """Return the outputs for `add`: arrays, or nothing for what metrics were updated with if nobody needs that."""
+        last = 0 if with_inputs else self.measurement.inputs.width
+        tensors = evaluated.outputs[: len(evaluated.outputs) - last]
+        return [tensor.numpy() for tensor in tensors] + [_UNREAD] * last
 
     def changes(self, outputs: list[Any]) -> Changes:
         """Select, from the first output of `run` as arrays, the states of those metrics that keep states."""

@@ -293,6 +293,8 @@ class BatchRunner:
             if isinstance(self.step, LightningStep) and isinstance(used, LightningStep):
                 self.step.index = used.index
                 self.step.begin(is_first=True)
+            elif isinstance(self.step, Step) and isinstance(used, Step):
+                self.step.read_as(used)
             other = run()
         finally:
             self.step = used

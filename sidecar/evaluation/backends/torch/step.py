@@ -99,6 +99,10 @@ class Step:
         loss = () if self._loss is None else self._loss.names
         return *loss, *self._torchmetrics.names, *self._measurement.names
 
+    def read_as(self, other: "Step") -> None:
+        """Read of a batch what another step reads, so that their outputs can be compared."""
+        self._torchmetrics.most_bytes = other._torchmetrics.most_bytes  # noqa: SLF001 - of the same class
+
     def begin(self, *, is_first: bool) -> None:
         """Prepare an evaluation. In the first one of an eval set, a loss of one's own is compared with its parts."""
         self._torchmetrics.begin()

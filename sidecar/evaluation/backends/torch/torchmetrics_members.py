@@ -22,6 +22,7 @@ from sidecar.evaluation.metrics.example_sample import (
     MOST_BYTES_OF_ROW,
     Numbers,
     add_to_sample,
+    has_sample,
     new_sample,
     require_fast,
     with_intervals,
@@ -64,7 +65,8 @@ class TorchMetrics:
                 if wanted(name):
                     self._metrics[name].put_in_turn("")
         self._outputs = list(dict.fromkeys(metric.output for metric in self._metrics.values()))
-        self._most_bytes: float = MOST_BYTES_OF_ROW
+        self.most_bytes: dict[Output, float] = {}
+        """The most bytes of the rows that `arrays` returns, by output; it returns none of the other outputs."""
         self._began = time.monotonic()
 
     @property
@@ -123,12 +125,12 @@ class TorchMetrics:
     def arrays(self, y: Any, predictions: Any, weights: Any, examples: int) -> list[NDArray[Any]]:
         """Return what one batch of so many examples adds to the states of all metrics, always in the same order.
 
-        The last ones are labels and predictions of each output, for a sample of the examples.
+        The last ones are labels and predictions of each output for which `states` has a sample or slices.
         """
         arrays = [array for metric in self._metrics.values() for array in metric.change(y, predictions, weights)]
         for output in self._outputs:
             parts = (y, predictions) if output is None else (pick(y, output), pick(predictions, output))
-            arrays += [_rows_of(part, examples, self._most_bytes) for part in parts]
+            arrays += [_rows_of(part, examples, self.most_bytes.get(output, 0)) for part in parts]
         return arrays
 
     @property
@@ -165,15 +167,16 @@ class TorchMetrics:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of all metrics, and of a sample of the examples."""
-        states = self._results().states(info.shard)
+        states, self.most_bytes = self._results().states(info.shard), {}
+        for output in self._outputs:
+            if sample := new_sample(info, list(self._of_sample(output))):
+                states |= named(_sample(output), sample)
+                self.most_bytes[output] = MOST_BYTES_OF_ROW
         for name, metric in self._metrics.items():
             states |= named(name, metric.new_states(info.shard))
-            if metric.reason is None:
-                by_slice = sliced.states_by_slice(partial(_new_states, metric), info)
+            if metric.reason is None and (by_slice := sliced.states_by_slice(partial(_new_states, metric), info)):
                 states |= named(name, by_slice)
-                self._most_bytes = math.inf if by_slice else self._most_bytes
-        for output in self._outputs:
-            states |= named(_sample(output), new_sample(info, list(self._of_sample(output))))
+                self.most_bytes[metric.output] = math.inf
         return states
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
@@ -188,7 +191,7 @@ class TorchMetrics:
         for place, output in enumerate(self._outputs):
             ys, predicted = arrays[at + 2 * place :][:2]
             own = within(states, _sample(output))
-            for y, predictions, first in zip(ys, predicted, firsts, strict=True):
+            for y, predictions, first in zip(ys, predicted, firsts, strict=True) if has_sample(own) else ():
                 if len(y) == len(predictions):
                     add_to_sample(own, first, [y, predictions])
             for name, metric in self._metrics.items():

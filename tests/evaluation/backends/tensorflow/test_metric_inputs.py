@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from sidecar import Task
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.metrics.metric import EvalSetInfo
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -79,3 +81,28 @@ def test_numbers_that_have_none(evaluate, library):
     assert number - 0.1 < lower < number < upper < number + 0.1
     assert set(found) == {"by_class_0", "by_class_1", "by_class_2", "threshold"}
     assert not any(found.values())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_arguments_are_read_where_a_sample_needs_them(compiled):
+    """Those of a set without intervals, of few examples or of an unknown number are not copied."""
+    import keras
+    import tensorflow as tf
+
+    from sidecar.evaluation.backends.tensorflow.step import NO_SEED, Step
+
+    first = tuple(map(tf.constant, (X[:200], Y[:200])))
+    spec = tuple(tf.TensorSpec([None, 3], tf.float32) for _ in first)
+    step = Step(task(keras, compiled=compiled), build(keras, compiled=compiled), first, spec, autograph=False)
+    evaluated = step.run(first, step.start, NO_SEED, [])
+    inputs = step.measurement.inputs
+
+    def read(examples, intervals=None):
+        states = step.measurement.states(EvalSetInfo(examples, Shard(0, 1), intervals=intervals))
+        arrays = step.arrays_of(evaluated, with_inputs=inputs.are_needed(states))
+        step.add(states, [[array] for array in arrays], [0])
+        return [len(array) for array in arrays[-inputs.width + 1 :]]
+
+    assert 200 in read(200)
+    for examples, intervals in ((200, False), (99, None), (None, None)):
+        assert set(read(examples, intervals)) == {0}

@@ -13,8 +13,11 @@ from evaluation.backends.torch.torchmetrics_tasks import (
 )
 from tests_torch import result_of_ranks, torch_evaluator
 
+from sidecar import Task
 from sidecar.errors import TaskError
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import EvalSetInfo
 from sidecar.metrics import Accuracy
 
 pytestmark = [
@@ -245,6 +248,53 @@ def test_a_state_of_few_bits(checkpoint):
         assert found.values["small"].value == EXAMPLES
         with pytest.raises(EvaluationError, match=r"'count' of int8.*torch.tensor\(0\)"):
             result_of_ranks(task(lambda: [Small(2)]), checkpoint, ranks)
+
+
+def test_rows_are_read_where_a_sample_or_slices_need_them():
+    """Those of a set without intervals, of few examples or of an unknown number are not copied."""
+    import torch
+    from torchmetrics.classification import MulticlassF1Score
+
+    from sidecar.evaluation.backends.torch.torchmetrics_members import TorchMetrics
+
+    x, y = tensors()
+    metrics = TorchMetrics([(None, MulticlassF1Score(3))], torch.device("cpu"))
+    shard = Shard(0, 1)
+    metrics.arrays(y, x, None, EXAMPLES)  # tries the metric
+
+    def read(info):
+        metrics.states(info)
+        return [len(array) for array in metrics.arrays(y, x, None, EXAMPLES)[-2:]]
+
+    assert read(EvalSetInfo(EXAMPLES, shard)) == [EXAMPLES, EXAMPLES]
+    for examples, intervals in ((EXAMPLES, False), (99, None), (None, None)):
+        assert read(EvalSetInfo(examples, shard, intervals=intervals)) == [0, 0]
+
+
+def test_a_new_model_is_compared_on_what_slices_read(tmp_path):
+    """Rows of more than 5 KB are read for slices alone; a model with a cache is compared with a new one."""
+    import torch
+    import torchmetrics
+    from torch import nn
+    from torch.utils.data import TensorDataset
+
+    class Counted(nn.Linear):
+        examples = 0
+
+        def forward(self, x):
+            self.examples = len(x)
+            return super().forward(x).repeat(1, 1500)
+
+    x, _ = tensors()
+    given = Task(
+        build_model=lambda: Counted(3, 1),
+        eval_sets={"test": lambda: TensorDataset(x, x[:, :1].repeat(1, 1500))},
+        metrics=lambda: [torchmetrics.MeanSquaredError()],
+        slices={"high": lambda _, y: y[:, 0] > 0},
+        batch_size=BATCH,
+    )
+    torch.save(Counted(3, 1).state_dict(), tmp_path / "step-1.pt")
+    assert result_of_ranks(given, tmp_path / "step-1.pt", 1)["test"].slices["high"]
 
 
 def test_torchmetrics_is_imported_by_the_task_alone():
