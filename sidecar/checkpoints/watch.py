@@ -13,13 +13,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from watchdog import events
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from sidecar.checkpoints.files import is_temporary
 
-_QUIET: Final = ("opened", "closed_no_write")  # reading changes nothing, and this program itself reads these files
+_QUIET: Final = ("", "opened", "closed_no_write")
+"""Reading changes nothing, and this program itself reads these files."""
+
+_CHANGES: Final = [
+    each
+    for each in vars(events).values()
+    if isinstance(each, type) and issubclass(each, FileSystemEvent) and getattr(each, "event_type", "") not in _QUIET
+]
+"""The events that the kernel is asked for. An event of reading would wake three threads for each file that is read."""
+
 _JOIN_SECONDS: Final = 5.0
 _MOST_NAMES: Final = 10_000
 _FOLDERS: Final = 4  # each takes two threads; scans find further models that are saved at the same time
@@ -137,7 +147,7 @@ class Watch:
         observer = None
         try:
             observer = self._new_observer()
-            observer.schedule(self._handler, str(self._root), recursive=False)
+            observer.schedule(self._handler, str(self._root), recursive=False, event_filter=_CHANGES)
             observer.start()
         except Exception as error:  # noqa: BLE001 - sweeps work without watchdog, whatever its error
             if observer is not None:
@@ -165,7 +175,8 @@ class Watch:
         """Watch a sub-folder if possible, and return its watch; None if it cannot be watched."""
         observer = self._observer
         with contextlib.suppress(Exception):  # the folder may be gone, or the kernel's limit reached: sweeps scan it
-            return None if observer is None else observer.schedule(self._handler, str(folder), recursive=False)
+            if observer is not None:
+                return observer.schedule(self._handler, str(folder), recursive=False, event_filter=_CHANGES)
         return None
 
     def _forget(self, watch: ObservedWatch) -> None:
@@ -205,7 +216,7 @@ class _Waker(FileSystemEventHandler):
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         """Note the names of an event and wake the daemon."""
-        if event.event_type in _QUIET or self._is_temporary(event):
+        if self._is_temporary(event):
             return
         self._note(os.fsdecode(event.src_path), os.fsdecode(event.dest_path))
         if self._enter is not None and event.is_directory and event.event_type in ("created", "moved"):
