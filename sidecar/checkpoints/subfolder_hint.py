@@ -31,7 +31,12 @@ _DEEPEST: Final = 2  # folders below the checkpoint directory
 _MOST_FOLDERS: Final = 100
 _MOST_PATTERNS: Final = 3
 _MOST_NEIGHBOURS: Final = 1000
-_NUMBER: Final = re.compile("[0-9]+")
+_OF_ONE_RUN: Final = re.compile(
+    r"[0-9.]+|(.*[^a-z])?(best|last|latest|final|(steps?|epochs?|iter|iterations?|ckpt|checkpoint|update)[^a-z]*[0-9].*)",
+    re.IGNORECASE,
+)
+"""Names of folders that hold one checkpoint of a run, or its best or newest one."""
+
 _RUNS_NAMED: Final = 3
 
 
@@ -65,17 +70,19 @@ def remedy_below(root: Path, never: str | None = None) -> str | None:
 
 
 def of_several_runs(root: Path, names_by_folder: Mapping[str, Sequence[str]]) -> str | None:
-    """Return a sentence if sub-folders look like runs of their own, in which the same numbers occur again.
+    """Return a sentence if sub-folders look like runs of their own, in which the same checkpoints occur again.
 
-    Such folders hold several checkpoints each, whose names differ in their numbers only: `exp1/ckpt-5`, `exp2/ckpt-5`.
+    A folder whose name says when or which (`step-500`, `500`, `best`) belongs to a run: `exp1/step-5/model.pt` is of
+    `exp1`. So `exp1/ckpt-5` and `exp2/ckpt-5` are two runs, `epoch_1/ckpt-5` and `epoch_2/ckpt-5` are one.
     """
-    folders_of: dict[str, list[str]] = {}
+    runs_of: dict[str, set[str]] = {}
     for folder, names in names_by_folder.items():
-        kinds = [_NUMBER.sub("*", name) for name in names]
-        for name, kind in zip(names, kinds, strict=True):
-            if "*" in kind and kinds.count(kind) > 1:
-                folders_of.setdefault(name, []).append(folder)
-    runs = sorted({folder for folders in folders_of.values() if len(folders) > 1 for folder in folders})
+        parts = folder.split("/")
+        depth = next((index for index, part in enumerate(parts) if _OF_ONE_RUN.fullmatch(part)), len(parts))
+        if run := "/".join(parts[:depth]):
+            for name in names:
+                runs_of.setdefault("/".join([*parts[depth:], name]), set()).add(run)
+    runs = sorted(set[str]().union(*(found for found in runs_of.values() if len(found) > 1)))
     if not runs:
         return None
     command = f"sidecar run {shlex.quote(str(root / runs[0]))}"
@@ -129,11 +136,16 @@ class SubfolderHint:
         self._remedy: str | None = None
         self._search_at = float("-inf")
 
-    def remedy(self, now: float) -> str | None:
+    def remedy(self, now: float, *, missing: bool = False) -> str | None:
         """Return the sentence of `remedy_below` by the last search; None if that found no checkpoints.
 
         Search again if the last search was long ago. If the search hangs, the result of the last one stays.
+        `missing`: the folder does not exist, so that one with a similar name is searched for instead.
         """
+        if missing:
+            with contextlib.suppress(HangingError):
+                return self._calls("/beside", lambda: similar_folder(self._root) or None)
+            return None
         if now >= self._search_at:
             begin = self._clock.now()
             with contextlib.suppress(HangingError):

@@ -3,7 +3,6 @@
 Called by the command line. `bootstrap` builds the parts.
 """
 
-import contextlib
 import queue
 import signal
 from collections.abc import Mapping
@@ -19,11 +18,10 @@ from sidecar.commands.framework import workers_listen
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.served_run import ServedRun, settings_to_serve
-from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.daemon.events import Message, SaveNoticed, Terminate
 from sidecar.daemon.loop import Daemon
 from sidecar.daemon.workers.ports import OPEN_PORTS_REMEDY
-from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError, StorageError
+from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import RoleDecision, decide_role
 from sidecar.publishing.http import AccessFile, Server
@@ -176,11 +174,6 @@ def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: st
         state_dir=place_of(settings.state_dir),
         http=url,
     )
-    folder = settings.checkpoint_dir
-    timeout = StorageTimeout(settings.storage_timeout_seconds, str(folder))
-    with contextlib.suppress(StorageError):  # the daemon reports it
-        if not isinstance(folder, BucketFolder) and (similar := timeout.call(lambda: similar_folder(folder))):
-            log.warning("checkpoint_dir_missing", remedy=similar)
     for message in ineffective(settings):
         log.warning("setting_ineffective", message=message)
 

@@ -35,9 +35,9 @@ class OperatorWarnings:
     _rules: Sequence[ExportRule] = ()
     _set_aside: int = 0  # records of the journal that were named
 
-    def missing(self) -> None:
-        """Warn that the checkpoint directory does not exist, or not any more."""
-        remedy = "waiting until training creates it; is this path shared with the chief?"
+    def missing(self, similar: str) -> None:
+        """Warn that the checkpoint directory does not exist, or not any more. `similar`: of `similar_folder`."""
+        remedy = f"waiting until training creates it; {similar or 'is this path shared with the chief?'}"
         self.log.warning("checkpoint_dir_missing", remedy=remedy)
 
     def scan(
@@ -54,7 +54,7 @@ class OperatorWarnings:
         `new`: checkpoints that need an evaluation. `no_room`: why checkpoints cannot be pinned from now on.
         `needs_steps`: a setting selects checkpoints by their steps.
         """
-        self._warn_of_subfolders(scan.below)
+        self._warn_of_subfolders(None if scan.missing else scan.below)
         self._warn_of_many(len(scan.by_key))
         for checkpoint in new:
             self.log.info("checkpoint_found", checkpoint=checkpoint.name, step=checkpoint.step)

@@ -70,7 +70,7 @@ class ResponseObserver:
         if isinstance(response, Joined):
             self._observe_run(response)
         elif isinstance(response, DirectoryMissing):
-            self._observe_missing_directory(now)
+            self._observe_missing_directory(response, now)
         else:
             for record in response.records:
                 self._observe_record(record, now)
@@ -98,9 +98,9 @@ class ResponseObserver:
             self.retention.resume(joined.history)
             self.schedule.note_snapshot(joined.history.through)
 
-    def _observe_missing_directory(self, now: float) -> None:
+    def _observe_missing_directory(self, response: DirectoryMissing, now: float) -> None:
         """Try again later to join a run. Training has not saved yet, so no checkpoint is from before this daemon."""
-        self._note_missing(missing=True)
+        self._note_missing(missing=True, similar=response.similar)
         self.schedule.sync_at(now + self.timing.sweep_seconds)
         self.state.tracker.note_beginning()
 
@@ -138,7 +138,7 @@ class ResponseObserver:
         if reconciliation.exports.linked:
             self.retention.link(reconciliation.exports.best)
         self.warnings.exports(reconciliation.exports, state.export_rules())
-        self._note_missing(missing=scan.missing)
+        self._note_missing(missing=scan.missing, similar=scan.below or "")
         new = state.record_scan(scan, reconciliation.given_up, now, self.clock.wall())
         no_room = state.tracker.note(reconciliation.no_room, done=reconciliation.done)
         self.warnings.scan(
@@ -213,10 +213,10 @@ class ResponseObserver:
         withdrawn = self.storage_health.needs_newer_release or self.schedule.is_unreadable(asked_at)
         self.state.withdraw(withdrawn=withdrawn)
 
-    def _note_missing(self, *, missing: bool) -> None:
-        """Note whether the checkpoint directory is missing, and warn if that is new."""
+    def _note_missing(self, *, missing: bool, similar: str = "") -> None:
+        """Note whether the checkpoint directory is missing, and warn if that is new. `similar`: of `similar_folder`."""
         if self.state.tracker.note_missing(missing=missing):
-            self.warnings.missing()
+            self.warnings.missing(similar)
 
     def _warn_if_empty(self, now: float) -> None:
         """Warn once if the checkpoint directory has been empty for long."""

@@ -15,6 +15,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
+from sidecar.checkpoints.subfolder_hint import similar_folder
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.heartbeats import Heartbeats, ReadLimits
@@ -42,7 +43,7 @@ from sidecar.retention.pins.policy import PinPolicy
 from sidecar.retention.pins.reconciler import PinReconciler, Reconciliation
 from sidecar.retention.saves.retention import CleanupRequest, CleanupResult
 from sidecar.system.bounded_calls import Calls, HangingError, call_directly
-from sidecar.system.bucket_folder import place_of
+from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.clock import Clock
 from sidecar.system.shortages import machine_shortage
 
@@ -227,7 +228,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryMissing:
-    """Answer `JoinRun`: no run was joined, because there is no checkpoint directory yet."""
+    """Answer `JoinRun`: no run was joined, because there is no checkpoint directory yet.
+
+    `similar`: a question that names a folder beside it, as of `similar_folder`; empty without any.
+    """
+
+    similar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +384,7 @@ class StorageThread:
     def _join(self) -> Joined | DirectoryMissing:
         """Join a run, but never create the checkpoint directory in which the state directory lies."""
         if self._has_no_place():
-            return DirectoryMissing()
+            return DirectoryMissing(self._similar())
         self.storage.probe()
         if self.place is not None and find_run(self.storage, self._grace) is None:
             self.place.check_beginning()
@@ -487,6 +493,15 @@ class StorageThread:
             return self.scans("place", self.reconciler.has_no_place)
         except HangingError as error:
             raise StateUnavailableError(f"the state directory cannot be reached: {error.strerror}") from error
+
+    def _similar(self) -> str:
+        """Return the question that names a folder with a name like the checkpoint directory's, if there is one."""
+        if self.place is None or isinstance(folder := self.place.checkpoint_dir, BucketFolder):
+            return ""
+        try:
+            return self.scans("beside", lambda: similar_folder(folder))
+        except HangingError:
+            return ""
 
     def _is_training_done(self) -> bool:
         """Return whether the trainer's marker exists, as far as storage answers."""

@@ -111,9 +111,31 @@ def test_folders_that_look_like_runs_of_their_own(root, new_catalog):
 
 
 @pytest.mark.parametrize(
+    ("names", "runs"),
+    [
+        ({"exp1": ["ckpt-5"], "exp2": ["ckpt-5"]}, "exp1, exp2"),
+        ({"adam": ["best.pt"], "sgd": ["best.pt"]}, "adam, sgd"),
+        ({"exp1/step-5": ["model.pt"], "exp2/step-5": ["model.pt"], "exp2/step-10": ["model.pt"]}, "exp1, exp2"),
+        (
+            {f"version_{number}/checkpoints": ["epoch=1-step=30.ckpt"] for number in (0, 1)},
+            "version_0/checkpoints, version_1/checkpoints",
+        ),
+    ],
+)
+def test_one_checkpoint_in_each_run(names, runs):
+    """Folders whose names say neither a step nor which checkpoint it is are runs, if the same one occurs in them."""
+    sentence = of_several_runs(Path("/runs"), names)
+    assert sentence.startswith(f"{runs} look like 2 runs")
+    assert f"`sidecar run /runs/{runs.partition(',')[0]}`" in sentence
+
+
+@pytest.mark.parametrize(
     "names",
     [
         {"epoch_1": ["ckpt-5"], "epoch_2": ["ckpt-5"]},  # one checkpoint in each
+        {"step=10": ["model.pt"], "step=20": ["model.pt"]},
+        {"global_step100": ["mp_rank_00.pt"], "global_step200": ["mp_rank_00.pt"]},
+        {"100": ["model.pt"], "200": ["model.pt"], "best": ["model.pt"], "last": ["model.pt"]},
         {"epoch_1": ["netD.pt", "netG.pt"], "epoch_2": ["netD.pt", "netG.pt"]},  # two models in each
         {"part_1": ["ckpt-5", "ckpt-6"], "part_2": ["ckpt-7", "ckpt-8"]},  # the steps go on
     ],

@@ -86,7 +86,14 @@ def test_the_page_knows_the_state_directory_and_the_checkpoints(tmp_path, served
 
 
 def test_a_directory_with_a_similar_name_is_named_at_once(tmp_path, served):
-    """The daemon waits for the directory all the same, which may come later."""
+    """One warning says so. The daemon waits for the directory all the same, which may come later."""
     (tmp_path / "ckpts").mkdir()
-    (told,) = [each for each in served(lambda *_: None, "ckpt") if each["event"] == "checkpoint_dir_missing"]
-    assert told["remedy"] == "did you mean ckpts?"
+
+    def turn(daemon, inbox, logs):
+        while not any(each["event"] == "checkpoint_dir_missing" for each in logs):
+            daemon.tick()
+            daemon.observe(inbox.get(timeout=30))
+
+    (told,) = [each for each in served(turn, "ckpt") if each["event"] == "checkpoint_dir_missing"]
+    assert "waiting" in told["remedy"]
+    assert "did you mean ckpts?" in told["remedy"]
