@@ -203,7 +203,8 @@ class _HarnessSet:
         if self._judge is not None:
             for place, (method, instance) in zip(places, asked, strict=True):
                 if method == _GENERATION:
-                    answers[place] = answers[place], self._judge.passes(answers[place], instance.doc)
+                    where = f"eval set {self._name!r}, document {instance.doc_id} of task {instance.task_name!r}"
+                    answers[place] = answers[place], self._judge.passes(answers[place], instance.doc, where)
         return [answers[place] for place in places]
 
     def _instance(self, place: int) -> Any:

@@ -26,8 +26,11 @@ class PassAtK:
     ks: Sequence[int]
     seconds: float
 
-    def passes(self, answer: str, document: Mapping[str, Any]) -> bool:
-        """Return whether an answer passes. Raises `EvaluationError` if the function takes too long."""
+    def passes(self, answer: str, document: Mapping[str, Any], where: str) -> bool:
+        """Return whether an answer passes. Raises `EvaluationError` if the function takes too long.
+
+        `where` names the document in messages.
+        """
         done: Future[Any] = Future()
 
         def run() -> None:
@@ -39,13 +42,15 @@ class PassAtK:
         Thread(target=run, name="run_code", daemon=True).start()
         if wait([done], self.seconds).not_done:
             raise task_error(
-                f"harness(run_code=…) did not return within {self.seconds:g} s: let it end the program, for example by "
-                f"subprocess.run(…, timeout={self.seconds / 2:g}), or write run_code_seconds={2 * self.seconds:g}"
+                f"{where}: harness(run_code=…) did not return within {self.seconds:g} s: let it end the program, for "
+                f"example by subprocess.run(…, timeout={self.seconds / 2:g}), or write "
+                f"run_code_seconds={2 * self.seconds:g}"
             )
         passed = done.result()
         if not isinstance(passed, bool):
             raise task_error(
-                f"harness(run_code=…) returned {passed!r:.80}: let it return True for an answer that passes, else False"
+                f"{where}: harness(run_code=…) returned {passed!r:.80}: let it return True for an answer that passes, "
+                f"else False"
             )
         return passed
 

@@ -47,24 +47,26 @@ def test_large_numbers_of_answers_have_an_estimate():
 def test_programs_are_run_by_the_function(answer, passes):
     """One that is right, is wrong, has an error, or does not end."""
     run = partial(run_code, timeout=0.5) if "while" in answer else run_code
-    assert pass_at_k(run, [1], 60).passes(answer, DOCUMENT) is passes
+    assert pass_at_k(run, [1], 60).passes(answer, DOCUMENT, "document 3") is passes
 
 
 def test_a_function_that_does_not_return_is_refused():
     """With the line to write. The program is its own to end."""
     end = threading.Event()
     judge = pass_at_k(lambda *_: end.wait(60), [1], 0.05)
-    with pytest.raises(EvaluationError, match=r"0\.05 s.*timeout=0\.025.*run_code_seconds=0\.1"):
-        judge.passes("", DOCUMENT)
+    with pytest.raises(EvaluationError, match=r"3:.*0\.05 s.*timeout=0\.025.*run_code_seconds=0\.1"):
+        judge.passes("", DOCUMENT, "document 3")
     end.set()
 
 
 def test_what_is_no_judgement_is_refused():
     """A status of a process is 0 if it passed, so it must not count; an error of the function is heard."""
-    with pytest.raises(EvaluationError, match=r"returned 0: .*True"):
-        pass_at_k(lambda *_: 0, [1], 60).passes("", DOCUMENT)
+    with pytest.raises(EvaluationError, match=r"document 3: .*returned 0: .*True"):
+        pass_at_k(lambda *_: 0, [1], 60).passes("", DOCUMENT, "document 3")
     with pytest.raises(FileNotFoundError, match="no-such-sandbox"):
-        pass_at_k(lambda *_: subprocess.run(["no-such-sandbox"], check=False), [1], 60).passes("", DOCUMENT)
+        pass_at_k(lambda *_: subprocess.run(["no-such-sandbox"], check=False), [1], 60).passes(
+            "", DOCUMENT, "document 3"
+        )
 
 
 @pytest.mark.parametrize(

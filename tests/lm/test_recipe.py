@@ -1,6 +1,7 @@
 """The recipes of the page about language models work as typed: each trainer, tasks, settings, two workers."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,9 @@ import psutil
 import pytest
 from lm import tiny
 from lm.conftest import PACKAGES
+
+from sidecar import results
+from sidecar.evaluation.artifact_reader import read_record
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/language-models.md"
@@ -57,8 +61,8 @@ def recipe(needs, tmp_path):
         assert not program.returncode, out + err
         return out
 
-    def evaluate(folder="ckpts", *, task="", replicas=1):
-        words = ("eval", folder, *(("--task", task) if task else ()), "--replicas", replicas, "--json")
+    def evaluate(folder="ckpts", *more, task="", replicas=1):
+        words = ("eval", folder, *more, *(("--task", task) if task else ()), "--replicas", replicas, "--json")
         table = tmp_path / "sidecar.toml"
         hidden = table.rename(tmp_path / "hidden") if task else table
         try:
@@ -105,6 +109,72 @@ print([run_code("    return a + b", document | {{"test": test}}) for test in {pr
     (folder / "functions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = evaluate("base", task="code_task.py:task")["metrics"]["functions"]
     assert [found[f"pass@{k}"]["value"] for k in (1, 5)] == [0.5, 0.5]
+
+
+BROKEN = """
+import os, signal, subprocess
+import code_task
+from sidecar import Task
+from sidecar.lm import harness, model
+
+def run_code(answer, document):
+    if document["prompt"].startswith("2"):
+        {fault}
+    return code_task.run_code(answer, document)
+
+sets = harness("functions", include_path="tasks", tokenizer="base", run_code=run_code, run_code_seconds=20)
+task = Task(build_model=model("base"), eval_sets=sets)
+"""
+
+
+@pytest.fixture
+def coded(recipe):
+    """The recipe with five functions, whose 25 answers pass by their numbers of characters; without a sandbox."""
+    folder, run, evaluate = recipe
+    text = (folder / "code_task.py").read_text()
+    (folder / "code_task.py").write_text(re.sub(r'    \*\("bwrap".*?\n\]', "]", text, count=1, flags=re.DOTALL))
+    test = '"""\nassert len(text) % 3'
+    rows = [{"prompt": f'{number}\ntext = r"""', "solution": "", "test": test} for number in range(5)]
+    (folder / "functions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder, run, evaluate
+
+
+@pytest.mark.timeout(900)
+def test_programs_are_judged_by_two_workers(coded):
+    """The bits are those of one worker; each worker saves the programs of its batches, with their judgements."""
+    folder, _, evaluate = coded
+    one, two = (evaluate("base", "--save-dir", f"saved-{n}", task="code_task.py:task", replicas=n) for n in (1, 2))
+    assert one["metrics"] == two["metrics"]
+    assert (one["workers"], two["workers"]) == (1, 2)
+    parts = [
+        read_record(folder / f"saved-2/worker-{rank}-of-2")["states"]["functions"]["harness/texts"] for rank in (0, 1)
+    ]
+    batches = [[bytes(content) for content in part.contents()] for part in parts]
+    assert [len(each) for each in batches] == [2, 2]
+    whole = results.read(folder / "saved-1").states["functions"]["harness/texts"]
+    assert [bytes(content) for content in whole.contents()] == [*itertools.chain(*zip(*batches, strict=True))]
+    judged = [json.loads(text)[1] for content in whole.contents() for text in json.loads(content.tobytes())]
+    assert len(judged) == 25
+    assert two["metrics"]["functions"]["pass@1"]["value"] == sum(judged) / 25
+    assert 0 < sum(judged) < 25
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("subprocess.run(['sleep', '86399'])", r"rank 1.*document 2 of task 'functions'.*run_code=.*20 s"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+        ("subprocess.run(['no-such-sandbox'])", "rank 1.*no-such-sandbox"),
+    ],
+)
+def test_a_function_that_hangs_or_dies_in_one_of_two_workers(coded, fault, words):
+    """The evaluation ends soon, and says why; a process that the function left is ended, too."""
+    folder, _, evaluate = coded
+    (folder / "broken_task.py").write_text(BROKEN.format(fault=fault))
+    with pytest.raises(AssertionError, match=words):
+        evaluate("base", task="broken_task.py:task", replicas=2)
+    assert not [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "86399"]]
 
 
 @pytest.mark.timeout(900)
