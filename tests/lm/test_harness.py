@@ -131,25 +131,31 @@ def test_options_are_those_of_the_harness(made, lm_eval, given):
     assert plain != changed
 
 
+def fingerprints_of(made, name, **options):
+    """The digests of the data of all ranks, for each number of workers."""
+    return {
+        torch_evaluator(task(made, name, **options), rank, ranks).read(lambda: None)[0].fingerprint
+        for ranks in WORKERS
+        for rank in range(ranks)
+    }
+
+
 def test_cause_1_examples_in_prompts_are_drawn_by_rank(made):
     """Here all ranks build the prompts of one process: the digests of the data are equal."""
-    fingerprints = set()
-    for ranks in WORKERS:
-        for rank in range(ranks):
-            (stream,) = torch_evaluator(task(made, "shots"), rank, ranks).read(lambda: None)
-            fingerprints.add(stream.fingerprint)
+    fingerprints = fingerprints_of(made, "shots")
     assert len(fingerprints) == 1
     (plain,) = torch_evaluator(task(made, "choice")).read(lambda: None)
     assert plain.fingerprint not in fingerprints
 
 
 def test_cause_2_batches_are_sorted_within_a_rank(made):
-    """Here the batches are those of the whole set, the longest first."""
+    """Here the batches are those of the whole set, the longest first, for any number of workers."""
     loader = task(made, "choice", batch_size=8).eval_sets["choice"].source()
     lengths = [len(text) for batch in loader for text in batch["request"]]
     assert len(lengths) == 3 * tiny.DOCUMENTS
     assert all(one >= other - 2 for one, other in pairwise(lengths))  # numbers in them have one or two digits
-    results(made, "choice", batch_size=8)
+    assert len(fingerprints_of(made, "choice", batch_size=8)) == 1
+    results(made, "choice", "continued", batch_size=8)  # a perplexity has all bits of the log-likelihoods
 
 
 def texts_of(made, name, ranks, **options):
@@ -207,12 +213,14 @@ def test_cause_5_draws_for_standard_errors_follow_the_order_of_ranks(made, lm_ev
 def test_cause_6_floats_are_added_up_in_the_order_of_ranks(made, lm_eval, monkeypatch):
     """Here the order is that of the documents: with one request in a batch, sums have the bits of one process."""
     monkeypatch.setenv("DISABLE_MULTIPROC", "1")
-    names = "continued", "rolling", "choice"
-    found = results(made, *names, batch_size=1, workers=(1, 3))
-    expected = alone(made, lm_eval, *names)["results"]
-    for name, metrics in zip(names, (("perplexity",), ("bits_per_byte",), ("acc_stderr",)), strict=True):
-        for metric in metrics:
-            assert found[name].values[metric].value == expected[name][f"{metric},none"]
+    numbers = {"continued": "perplexity", "rolling": "bits_per_byte", "choice": "acc_stderr", "summed": "part"}
+    found = results(made, *numbers, batch_size=1)
+    expected = alone(made, lm_eval, *numbers)
+    for name, metric in numbers.items():
+        assert found[name].values[metric].value == expected["results"][name][f"{metric},none"]
+    of_documents = [each["part"] for each in expected["samples"]["summed"]]
+    sums = [sum(each for rank in range(ranks) for each in of_documents[rank::ranks]) for ranks in WORKERS]
+    assert sums[0] not in sums[1:], "an order of ranks would be noticed"
 
 
 def test_cause_7_a_rank_without_documents_fails(made, lm_eval):

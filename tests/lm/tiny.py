@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 WORDS = [
     "the",
@@ -30,6 +31,17 @@ WORDS = [
     "all",
 ]
 DOCUMENTS = 23
+PARTS = {
+    "process_results": "match.part",
+    "metric_list": [{"metric": "part", "aggregation": "mean", "higher_is_better": True}],
+}
+OF_DOCUMENTS = """
+def match(doc, results):
+    return {'match': float(len(results[0]) % 2)}
+
+def part(doc, results):  # the sum of 23 documents has other bits in the orders of 2 to 4 ranks
+    return {'part': 1 / (int(doc['question'].split()[0]) + 13)}
+"""
 SEVERAL = {
     "repeats": 4,
     "generation_kwargs": {"until": ["\n"], "max_gen_toks": 6, "do_sample": True, "temperature": 1.0},
@@ -163,12 +175,13 @@ def write_tasks(folder, documents=DOCUMENTS):
         },
         "generated": generate,
         "measured": generate | OWN,
+        "summed": generate | PARTS,
         "voted": generate | OWN | SEVERAL | {"filter_list": VOTE},
     }
     for name, task in tasks.items():
         text = json.dumps({"task": name} | task)  # JSON is YAML
-        (folder / f"{name}.yaml").write_text(text.replace('"match.match"', "!function match.match"))
-    (folder / "match.py").write_text("def match(doc, results):\n    return {'match': float(len(results[0]) % 2)}\n")
+        (folder / f"{name}.yaml").write_text(re.sub(r'"(match\.\w+)"', r"!function \1", text))
+    (folder / "match.py").write_text(OF_DOCUMENTS)
     members = [choice | {"task": f"member_{letter}"} for letter in "ab"]
     for member in members:
         (folder / f"{member['task']}.yaml").write_text(json.dumps(member))
