@@ -1,17 +1,16 @@
 """Restore a checkpoint into a built model: every variable is bound, or an error names the variables that are missing.
 
-`keras_file` restores files of Keras, and `orbax` restores Orbax checkpoints. This module restores only the variables of
-a SavedModel, which are an object checkpoint whose root is the saved model. `saved_graph` runs the stored graph, if the
-user trusts it.
+`keras_file` restores files of Keras, `orbax` restores Orbax checkpoints, and `saved_by_name` binds variables by names,
+as TensorFlow 1 saved them. This module restores only the variables of a SavedModel, which are an object checkpoint
+whose root is the saved model. `saved_graph` runs the stored graph, if the user trusts it.
 
 Variables are matched by the object graph in the checkpoint (`tf.train.CheckpointView`). The keys alone are ambiguous,
 because a key may begin with the name of an optimizer that was saved with the model. Only tensors of the model are read.
 In the other direction, `unbound` finds the values in the model's place of the graph that the model has no variable for.
 """
 
-import re
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +19,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from sidecar.evaluation.backends.tensorflow import orbax, saved_tables
+from sidecar.evaluation.backends.tensorflow import orbax, saved_by_name, saved_tables
 from sidecar.evaluation.backends.tensorflow.completeness import (
     NONE,
     Exceptions,
@@ -51,11 +50,6 @@ _SAVE_ONE: Final = "save it as tf.train.Checkpoint(model=…)"
 _VALUE: Final = "VARIABLE_VALUE"
 _CONFIG: Final = "OBJECT_CONFIG_JSON"  # where Keras 2 saves the configuration of a layer
 _VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
-_OF_TRAINING: Final = re.compile(
-    r"(^|/)((training|Adam|SGD|RMSprop|RMSProp|Adagrad|Adadelta|Adamax|Nadam|Ftrl|Momentum)\w*(/|$)"
-    r"|(global_step|beta[12]_power|save_counter|iterations?|iter|learning_rate|decay|ExponentialMovingAverage)$)"
-)
-"""Names that optimizers and counters have in checkpoints by name."""
 
 _ATTRIBUTES: Final = "/.ATTRIBUTES"
 _SEED: Final = "seed_generator_state"
@@ -153,14 +147,17 @@ def _restore(
     if not reader.has_tensor(GRAPH_KEY):
         if root is not None:
             raise mismatch(f"{path} was saved by names, so Task(checkpoint=…) cannot name a place in it: remove it")
-        return _restore_by_name(model, variables, path, reader, exceptions)
+        keys, notes = saved_by_name.bind(model, variables, path, reader.get_variable_to_shape_map(), exceptions)
+        _check_types(variables, keys, reader)
+        _assign(variables, keys, path)
+        return Restored([], notes)
     graph = _object_graph(reader)
     exceptions = replace(exceptions, is_placed=root is not None)
     binding = _exported(model, variables, graph, reader, path, exceptions)
     chosen: tuple[str, ...] = ()
     if binding is None:
         binding, chosen = _find(model, variables, path, graph, reader, root, exceptions)
-    _check_types(variables_of(model), binding, reader)
+    _check_types(variables_of(model), binding.keys, reader)
     all_variables = variables_of(model)
     pairs = [(layer_of(plain_name(all_variables[index])), layer_of(name)) for index, name in binding.names.items()]
     require_same_layers(model, pairs, path)
@@ -171,94 +168,12 @@ def _restore(
             f"{folder} was saved with other vocabularies than the model has: {saved_tables.described(differing)}. ",
             remedy=saved_tables.remedy(differing),
         )
-    _assign(variables_of(model), binding, path)
+    _assign(variables_of(model), binding.keys, path)
     notes = chosen + exceptions.notes([*binding.unbound, *tables], binding.missing(variables))
     if not binding.has_more:
         return Restored(layers, notes)
     _checkpoint(binding.candidate).restore(path).expect_partial()
     return Restored(layers + list(filter(has_tables_in_checkpoints, layers_of(model))), notes)
-
-
-def _restore_by_name(model: Any, variables: list[Any], path: str, reader: Any, exceptions: Exceptions) -> Restored:
-    """Restore what `tf.compat.v1.train.Saver` and Estimators write: variables by their names, without a graph."""
-    shapes = reader.get_variable_to_shape_map()
-    keys = {index: name for index, each in enumerate(variables) if (name := _name_in(shapes, plain_name(each)))}
-    scope = None if keys else _scope_of(model, variables, shapes)
-    if scope is not None:
-        keys = {index: f"{scope}/{_own_name(model, each)}" for index, each in enumerate(variables)}
-    binding = _Binding(candidate=_Candidate("", model), keys=keys, has_more=False)
-    missing = [variable for variable in binding.missing(variables) if not exceptions.keeps(variable)]
-    if missing or len(set(keys.values())) < len(keys):
-        raise _cannot_bind_names(model, variables, missing, path, shapes)
-    unused = tuple(Unused(name, tuple(shapes[name]), "") for name in sorted(_others(shapes, set(keys.values()))))
-    exceptions.require(path, unused)
-    _check_types(variables, binding, reader)
-    _assign(variables, binding, path)
-    notes = () if scope is None else (f"the model is {scope!r} of the checkpoint, which was saved by names",)
-    return Restored([], notes + exceptions.notes(unused, binding.missing(variables)))
-
-
-def _name_in(names: Container[str], name: str) -> str:
-    """Return the name of a variable in the checkpoint: its own, or that without the models around its layer."""
-    parts = name.split("/")
-    shorter = ("/".join(parts[start:]) for start in range(max(1, len(parts) - 1)))
-    return next((each for each in shorter if each in names), "")
-
-
-def _own_name(model: Any, variable: Any) -> str:
-    """Return the name of a variable without that of the model, which Keras may number."""
-    return plain_name(variable).removeprefix(f"{model.name}/")
-
-
-def _scope_of(model: Any, variables: list[Any], names: Mapping[str, Any]) -> str | None:
-    """Return the scope below which the checkpoint has all names of the model, as Estimators make one; else None.
-
-    It is unique, or nothing: two networks of the same layers, or averages, cannot be told apart.
-    """
-    own = [_own_name(model, variable) for variable in variables]
-    ends = [name.removesuffix(f"/{own[0]}") for name in names if name.endswith(f"/{own[0]}")]
-    scopes = [scope for scope in ends if all(f"{scope}/{name}" in names for name in own)]
-    return scopes[0] if len(scopes) == 1 and len(set(own)) == len(own) else None
-
-
-def _others(names: Iterable[str], bound: set[str]) -> list[str]:
-    """Return the names that are not bound, and are not of optimizers, averages of bound values, or counters."""
-    return [
-        name
-        for name in names
-        if name not in bound
-        and not _OF_TRAINING.search(name)
-        and not any(name.startswith(f"{value}/") for value in bound)
-    ]
-
-
-def _cannot_bind_names(
-    model: Any, variables: list[Any], missing: list[Any], path: str, shapes: dict[str, Any]
-) -> EvaluationError:
-    """Name the variables without a value, and write the line that restores them by the names in the checkpoint."""
-    names = listed([plain_name(variable) for variable in missing])
-    text = (
-        f"{path} was saved by names, as TensorFlow 1 does, and has none for {len(missing)} of {len(variables)} "
-        f"variables of the model: {names}. Give the layers the names that they have in training"
-    )
-    others = sorted(_others(shapes, set()))
-    weights = [weight for weight in model.weights if hasattr(weight, "assign")]
-    own = [_own_name(model, weight) for weight in weights]
-    if len(weights) < len(variables) or len(set(own)) < len(own):  # a line by names would leave some out
-        return mismatch(f"{text}; the checkpoint has {listed(others)}")
-    fitting = {
-        name: [each for each in others if list(shapes[each]) == list(weight.shape)]
-        for name, weight in zip(own, weights, strict=True)
-    }
-    chosen = {name: each[0] if len(each) == 1 else f"one of {' or '.join(each)}" for name, each in fitting.items()}
-    is_known = all(len(each) == 1 for each in fitting.values())
-    attribute = "v.name.removesuffix(':0')" if is_keras_2(model) else "v.path"
-    told = "" if is_known else ", with one name in the place of each 'one of …'"
-    line = (
-        f", or write Task(restore=lambda model, path: [v.assign(tf.train.load_variable(path, {chosen!r}"
-        f"[{attribute}.removeprefix(model.name + '/')])) for v in model.weights]){told}"
-    )
-    return mismatch(text, remedy=Remedy(line, ""))
 
 
 def keys_of(model: Any, path: str) -> list[str] | None:
@@ -534,10 +449,10 @@ def _checkpoint(candidate: _Candidate) -> Any:
     return candidate.root if is_checkpoint else tf.train.Checkpoint(candidate.root)
 
 
-def _check_types(variables: list[Any], binding: _Binding, reader: Any) -> None:
+def _check_types(variables: list[Any], keys: Mapping[int, str], reader: Any) -> None:
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     wrong = []
-    for index, key in binding.keys.items():
+    for index, key in keys.items():
         dtype, shape = tf.as_dtype(variables[index].dtype), tf.TensorShape(variables[index].shape)
         if dtype != dtypes[key] or not shape.is_compatible_with(shapes[key]):  # a dimension may be free
             in_model = f"{dtype.name} {tuple(shape)}"
@@ -547,10 +462,10 @@ def _check_types(variables: list[Any], binding: _Binding, reader: Any) -> None:
         raise mismatch(f"the model is not the one that was saved: {listed(wrong)}")
 
 
-def _assign(variables: list[Any], binding: _Binding, path: str) -> None:
+def _assign(variables: list[Any], keys: Mapping[int, str], path: str) -> None:
     """Read the bound tensors in one operation, which works in parallel, and assign them."""
-    bound = [variables[index] for index in binding.keys]
-    names = list(binding.keys.values())
+    bound = [variables[index] for index in keys]
+    names = list(keys.values())
     dtypes = [tf.as_dtype(variable.dtype) for variable in bound]
     values = tf.raw_ops.RestoreV2(prefix=path, tensor_names=names, shape_and_slices=[""] * len(names), dtypes=dtypes)
     for variable, value in zip(bound, values, strict=True):
