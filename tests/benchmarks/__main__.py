@@ -56,6 +56,7 @@ TOPICS = (
     "early_stop",
     "many_looks",
     "coverage",
+    "sample_coverage",
 )
 PREFACE = """# What was measured
 

@@ -10,8 +10,6 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import clustered, normal, wilson
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.confusion_intervals import Intervals
-from sidecar.evaluation.metrics.example_sample import add_to_sample, new_sample, with_intervals
-from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.metrics.random_groups import FEWEST_EXAMPLES
 from sidecar.evaluation.states.group_sums import MOST_GROUPS
 from sidecar.metrics import AUC, R2, EvalBatch, EvalSetInfo, Sums
@@ -139,9 +137,6 @@ def _of_metrics(examples):
         for metric, name in ((F1, "F1"), (CORRELATION, "correlation")):
             given = examples, metric
             yield f"Sums: {name}", examples, 0, 0, lambda random, given=given: _sums(random, *given)
-        for what, metric in SAMPLED.items():
-            given = examples, metric
-            yield f"sample: {what}", examples, 0, 0, lambda random, given=given: _sampled(random, *given)
     for share in (0.1, 0.5):
         truth = _average_precision(share, 0.9)
         yield (
@@ -243,106 +238,6 @@ def _sums(random, examples, metric):
     states = sliced.new_states(metric, EvalSetInfo(examples, Shard(0, 1)))
     sliced.add(metric, states, [EvalBatch(y, predictions, None, 0)])
     found = sliced.computed(metric, states).values["found"]
-    return np.nan, _contains((found.lower, found.upper), truth)
-
-
-def _macro_f1(arrays, times):
-    del times
-    cells = np.zeros((10, 10))
-    np.add.at(cells, tuple(arrays), 1)
-    return {"found": float(_numbers(cells)[1][0])}
-
-
-def _labels(random, examples, accuracy=0.8):
-    y = random.integers(0, 10, examples)
-    return [y, np.where(random.random(examples) < accuracy, y, (y + random.integers(1, 10, examples)) % 10)], accuracy
-
-
-def _explained(arrays, times):
-    del times
-    y, predictions = arrays
-    return {"found": 1 - float(((y - predictions) ** 2).sum() / ((y - y.mean()) ** 2).sum())}
-
-
-def _explaining(random, examples):
-    predictions = random.normal(size=examples)
-    return [predictions + random.normal(size=examples), predictions], 0.5
-
-
-def _roc(arrays, times):
-    del times
-    y, scores = arrays
-    ranks = np.argsort(np.argsort(scores)) + 1
-    positives = int(y.sum())
-    below = ranks[y == 1].sum() - positives * (positives + 1) / 2
-    return {"found": float(below / (positives * (len(y) - positives)))}
-
-
-def _scores(random, examples):
-    y = np.arange(examples) % 2
-    return [y, random.normal(size=examples) + y * np.sqrt(2) * NormalDist().inv_cdf(0.9)], 0.9
-
-
-def _perplexity(arrays, times):
-    del times
-    return {"found": float(np.exp(arrays[0].mean()))}
-
-
-def _losses(random, examples):
-    return [random.exponential(size=examples)], np.e
-
-
-def _iou(arrays, times):
-    """Return the number of keras.metrics.MeanIoU."""
-    del times
-    cells = np.zeros((10, 10))
-    np.add.at(cells, tuple(arrays), 1)
-    union = cells.sum(axis=0) + cells.sum(axis=1) - np.diagonal(cells)
-    return {"found": float((np.diagonal(cells)[union > 0] / union[union > 0]).mean())}
-
-
-def _overlapping(random, examples):
-    return _labels(random, examples)[0], 2 / 3  # 0.08 / (0.1 + 0.1 - 0.08) for each class
-
-
-def _keras_area(arrays, times):
-    """Return the number of keras.metrics.AUC with its 200 thresholds."""
-    del times
-    y, scores = arrays
-    thresholds = np.array([-1e-7, *(np.arange(1, 199) / 199), 1 + 1e-7])
-    above = np.searchsorted(thresholds, scores)  # so many thresholds are below a score
-    rates = [
-        np.bincount(above[y == label], minlength=201)[::-1].cumsum()[::-1][1:] / (y == label).sum() for label in (0, 1)
-    ]
-    false, true = rates
-    return {"found": float(((false[:-1] - false[1:]) * (true[:-1] + true[1:]) / 2).sum())}
-
-
-def _shares(random, examples):
-    y = np.arange(examples) % 2
-    moved = np.sqrt(2) * NormalDist().inv_cdf(0.9)
-    return [y, 1 / (1 + np.exp(-(random.normal(size=examples) + (y - 0.5) * moved)))], 0.9
-
-
-SAMPLED = {
-    "macro-F1, 10 classes, accuracy 0.8": (_macro_f1, _labels),
-    "R² 0.5": (_explained, _explaining),
-    "AUC 0.9": (_roc, _scores),
-    "AUC 0.9 of 200 thresholds": (_keras_area, _shares),
-    "mean IoU, 10 classes, accuracy 0.8": (_iou, _overlapping),
-    "perplexity of exponential losses": (_perplexity, _losses),
-}
-"""Numbers of metrics of frameworks, and functions that draw arrays and tell the true number."""
-
-
-def _sampled(random, examples, metric):
-    numbers_of, draw = metric
-    arrays, truth = draw(random, examples)
-    info = EvalSetInfo(examples, Shard(0, 1), intervals=True)
-    states = new_sample(info, ["found"])
-    add_to_sample(states, 0, arrays)
-    number = MetricResult({"found": value(numbers_of(arrays, 1)["found"], "none")})
-    found = with_intervals(number, states, {"found": numbers_of}, "found").values["found"]
     return np.nan, _contains((found.lower, found.upper), truth)
 
 

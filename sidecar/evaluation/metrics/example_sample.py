@@ -5,6 +5,7 @@ and in its group, by a hash of its place in the data, or of its key in a set wit
 workers. Imports numpy, never a framework.
 """
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ _SLOW: Final = "slow intervals"
 _GROUPS: Final = 40
 _MOST_BYTES: Final = 2 * MOST_BYTES_OF_ROW  # of an example
 _MOST_BIAS: Final = 1 / 3  # in standard errors: of such intervals nearly 94 % contain the truth
+_ROUNDING: Final = 1e-6  # relative: frameworks compute in float32
 _BYTES: Final = 32 << 20  # of a sample with its heads
 _SHARE: Final = 0.05  # of an evaluation that the intervals of a set may take
 _SECONDS: Final = 0.1  # that they may always take
@@ -99,12 +101,15 @@ def require_fast(
             planned += needed
 
 
-def with_intervals(result: MetricResult, states: SetStates, metrics: Mapping[str, Numbers], name: str) -> MetricResult:
+def with_intervals(
+    result: MetricResult, states: SetStates, metrics: Mapping[str, Numbers], name: str, *, is_area: bool = False
+) -> MetricResult:
     """Return the result of the metric of this name with intervals for its numbers that lack one.
 
     `metrics`: all that share the sample, in the order of `new_sample`. Numbers without an interval: those that change
     if each example counts twice, that the sample does not have nearly, and that few examples bias by more than a third
     of the standard error. There is none if one of two labels is rare: less than 93 % would contain the truth.
+    `is_area`: whether it is one under a curve of scores, in which no prediction is wrong: all of its skewness counts.
     """
     sample = states.get(_SAMPLE)
     if not isinstance(sample, _Sample) or sample.info is None or name not in metrics:
@@ -128,7 +133,8 @@ def with_intervals(result: MetricResult, states: SetStates, metrics: Mapping[str
             continue
         without = np.array([each[key] for each in others])
         of_groups = sizes.astype(np.float64)
-        values[key] = with_interval(number, whole[key], twice[key], without, of_groups, examples, _MOST_BIAS)
+        bounds = {"most_bias": _MOST_BIAS, "rounding": _ROUNDING} | ({"most_skewness": math.inf} if is_area else {})
+        values[key] = with_interval(number, whole[key], twice[key], without, of_groups, examples, **bounds)
     return replace(result, values=values)
 
 

@@ -172,6 +172,8 @@ def with_interval(
     sizes: NDArray[np.float64],
     examples: int,
     most_bias: float = math.inf,
+    rounding: float = 1e-12,
+    most_skewness: float = 0.24,
 ) -> Value:
     """Return a number of a set of so many examples with its interval.
 
@@ -186,6 +188,9 @@ def with_interval(
         sizes: The number of examples of each group.
         examples: That of the set.
         most_bias: The largest bias of the number, in standard errors.
+        rounding: The relative error of the numbers: a standard error that is not larger says nothing.
+        most_skewness: The largest skewness of the sum of all groups that counts. That of few errors is larger, and 99 %
+            of the intervals would contain the truth.
     """
     count = float(sizes.sum())
     moved = (whole - without) * (1 - sizes / count)
@@ -194,6 +199,8 @@ def with_interval(
     if not (math.isfinite(squares) and squares > 0 and number.value is not None):
         return number
     error = math.sqrt(squares * len(sizes) / (len(sizes) - 1))
+    if error <= rounding * abs(whole):
+        return number
     bias = (len(sizes) - 1) * (float(without.mean()) - whole) * count / examples
     if abs(bias) > error * math.sqrt(count / examples) * most_bias:
         return number
@@ -201,7 +208,8 @@ def with_interval(
     if not is_whole or abs(twice - whole) > error * _SMALL:
         return number
     skewness = math.fsum((moved**3).tolist()) / len(sizes) / (squares / len(sizes)) ** 1.5
-    t = student_t(len(sizes) - 1)
+    most, t = most_skewness * math.sqrt(len(sizes)), student_t(len(sizes) - 1)
+    skewness = max(-most, min(most, skewness))
     lower, upper = skewed(number.value, error * math.sqrt(count / examples), skewness, len(sizes), t)
     return replace(number, lower=lower, upper=upper)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.intervals import wilson
 from sidecar.evaluation.metrics.example_sample import add_to_sample, new_sample, require_fast, with_intervals
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.metrics import Mean
@@ -66,6 +67,19 @@ def test_the_bits_do_not_depend_on_workers(drawn, ranks):
 def test_other_numbers_have_no_interval(drawn, numbers_of):
     """Nor has a number that depends on how many examples there are."""
     assert sampled(numbers_of, drawn[:400]).values["number"].lower is None
+
+
+def test_rounding_is_no_spread():
+    """Without a single error an F1 score in float32 is 1, or nearly so, by chance: it has no interval."""
+    values = np.ones(400)
+    found = sampled(lambda arrays, _: {"number": 1 - 6e-8 * (len(arrays[0]) % 2)}, values)
+    assert found.values["number"].lower is None
+
+
+def test_few_errors_lengthen_one_side_only_so_far():
+    """With 3 errors of 100 examples the interval of an accuracy begins where Wilson's does."""
+    found = sampled(lambda arrays, _: {"number": float((arrays[0] * 37 % 100 >= 3).mean())}, np.arange(100))
+    assert found.values["number"].lower == pytest.approx(wilson(97, 100)[0], abs=0.02)
 
 
 @pytest.mark.parametrize("few", [19, 20])

@@ -218,6 +218,11 @@ class KerasMetric:
         are_sums = all(reduction == "sum" for reduction in self.reductions)
         return are_sums and not (self.divides or left_out or is_curve_of_precision)
 
+    @property
+    def is_area(self) -> bool:
+        """Return whether the number is an area under a curve of scores."""
+        return class_named(self.metric, "AUC") is not None
+
     def result_of(self, names: Sequence[str], *arguments: Any) -> Any:
         """Return the result of a single update, within a trace, too. `names`: those of the last arguments."""
         self.reset()

@@ -121,7 +121,8 @@ class MetricInputs:
         """Return the result of a metric with intervals. `shown`: the name of a single number."""
         for number, group in enumerate(self._groups):
             if name in group:
-                result = with_intervals(result, within(states, _sample(number)), self._numbers(group, shown), name)
+                own, numbers_of = within(states, _sample(number)), self._numbers(group, shown)
+                result = with_intervals(result, own, numbers_of, name, is_area=self._metrics[name].is_area)
                 self._reset([name])
         return result
 

@@ -213,7 +213,8 @@ class TorchMetrics:
         own = within(states, metric.name)
         result = sliced.with_slices(metric.compute(own), own, metric.compute)
         of_sample = within(states, _sample(metric.output))
-        return with_intervals(result, of_sample, self._of_sample(metric.output), metric.name)
+        numbers_of = self._of_sample(metric.output)
+        return with_intervals(result, of_sample, numbers_of, metric.name, is_area=metric.is_area)
 
 
 def _new_states(metric: TorchMetric, info: EvalSetInfo) -> SetStates:

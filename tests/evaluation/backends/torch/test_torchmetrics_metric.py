@@ -55,7 +55,7 @@ KINDS = {
 def test_the_number_is_that_of_one_process_for_any_number_of_ranks(checkpoint, name):
     """Kinds of states: counts, sums of floats, largest values, lists, and those with a formula of their own.
 
-    So is the interval, which a largest value and a metric of predictions alone that is no mean lack.
+    So is the interval, which a largest value and an average precision lack.
     """
     import torchmetrics
     from torchmetrics import classification
@@ -66,7 +66,7 @@ def test_the_number_is_that_of_one_process_for_any_number_of_ranks(checkpoint, n
     results = [result_of_ranks(given, checkpoint, ranks)["test"].values for ranks in (1, 2, 3, 5)]
     assert len({str(result) for result in results}) == 1
     (found,) = results[0].values()
-    assert (found.lower is None) == (name == "MaxMetric")
+    assert (found.lower is None) == (name in ("MaxMetric", "BinaryAveragePrecision"))
     expected = make(**arguments)
     if name in ("MaxMetric", "MeanMetric"):
         for of_x in tensors()[0].split(BATCH):
@@ -75,6 +75,28 @@ def test_the_number_is_that_of_one_process_for_any_number_of_ranks(checkpoint, n
     else:
         expected = alone(expected, **data)
     assert number(found) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_numbers_whose_intervals_cover_too_little_or_too_much_have_none():
+    """Ratios of counts that may be few, average precisions, thresholds that are chosen; also within a wrapper."""
+    import torch
+    import torchmetrics
+    from torchmetrics import classification
+
+    from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric
+
+    def has_interval(metric):
+        return TorchMetric("metric", None, metric, torch.device("cpu")).may_have_interval
+
+    for name in ("Precision", "Recall", "Specificity", "NegativePredictiveValue", "AveragePrecision", "EER"):
+        assert not has_interval(getattr(classification, f"Binary{name}")())
+    assert not has_interval(classification.BinaryRecallAtFixedPrecision(min_precision=0.5, thresholds=5))
+    assert not has_interval(classification.MulticlassSensitivityAtSpecificity(3, min_specificity=0.5, thresholds=5))
+    assert not has_interval(torchmetrics.MultioutputWrapper(classification.BinaryRecall(), num_outputs=2))
+    for name in ("Accuracy", "Precision", "Recall", "Specificity", "F1Score", "AUROC", "JaccardIndex"):
+        assert has_interval(getattr(classification, f"Multiclass{name}")(3))
+    assert has_interval(classification.BinaryF1Score())
+    assert has_interval(classification.BinaryAUROC(thresholds=5))
 
 
 def test_numbers_of_classes_are_published_by_class(checkpoint):
