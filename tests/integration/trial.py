@@ -139,7 +139,7 @@ class Trial:
         for text in said:
             assert text in log, f"{text!r} is not in:\n{log[-6000:]}"
         left = [str(path) for path in self.folder.parent.rglob("*") if path.name.startswith(TEMPORARY)]
-        assert unfinished or left == []
+        assert unfinished or not left, f"unfinished writes are left over: {left}"
         assert max(self._peaks.values(), default=0) <= MOST_MEGABYTES, self._peaks
 
     def judge_numbers(self, failures):

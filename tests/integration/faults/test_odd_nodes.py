@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import signal
 import subprocess
@@ -60,11 +61,17 @@ def release_before(tmp_path_factory):
 
 def test_nodes_are_upgraded_one_by_one(cluster, release_before):
     """At each step the majority evaluates what is saved, once and right, and no daemon ends by itself."""
+
+    def of_before():
+        beats = {node: json.loads((cluster.run_dir / "members" / f"{node}.json").read_text()) for node in nodes}
+        return [node for node, beat in beats.items() if beat.get("evaluation_code") is None]
+
     nodes = ["worker-0", "worker-1", "worker-2"]
     for node in nodes:
         # That release does not know the setting.
         cluster.start(node, before=("env", "-u", "SIDECAR_YIELD_SECONDS"), PYTHONPATH=str(release_before))
     cluster.is_whole()
+    assert of_before() == nodes, "the release before does not run"
     cluster.evaluated(cluster.save())
     for done, node in enumerate(reversed(nodes), 1):
         assert cluster.daemons[node].process.poll() is None, cluster.words()
@@ -73,6 +80,7 @@ def test_nodes_are_upgraded_one_by_one(cluster, release_before):
         waits = cluster.save()  # while this node is away
         cluster.start(node)
         cluster.is_whole()
+        assert of_before() == nodes[:-done]
         cluster.evaluated(waits)
         row = cluster.evaluated(cluster.save())[-1]
         assert row["workers"] == max(done, len(nodes) - done)
