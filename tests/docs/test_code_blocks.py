@@ -250,7 +250,7 @@ def run(folder, command):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SIDECAR_", "TF_CONFIG"))}
     environment |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    bounded = ["timeout", "--kill-after=20", "200", "sh", "-c", command]  # it ends all that the shell has started
+    bounded = ["timeout", "--kill-after=20", "800", "sh", "-c", command]  # it ends all that the shell has started
     done = subprocess.run(bounded, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
