@@ -247,8 +247,8 @@ COUNTED: Final[Mapping[str, Callable[[], int]]] = {"alerts": alerts, "dashboards
 def metrics() -> set[str]:
     """Return the metrics of this package for tasks."""
     tree = ast.parse((SOURCES / "metrics.py").read_text("utf-8"))
-    parts = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    others = {"metric", "sample", "slice_table", "states"}
+    parts = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    others = {"metric", "required_packages", "sample", "slice_table", "states"}
     kinds = [part for part in parts if str(part.module).rpartition(".")[2] not in others]
     return {alias.name for part in kinds for alias in part.names}
 

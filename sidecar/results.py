@@ -4,17 +4,13 @@ Part of the public API. This module needs numpy and no framework, so it can run 
 """
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
-try:
+from sidecar.system.required_packages import requiring
+
+with requiring("numpy", by="sidecar.results"):
     from sidecar.evaluation.artifact_reader import Evaluation, read
-except ModuleNotFoundError as error:
-    if error.name != "numpy":
-        raise
-    why = f"sidecar.results needs numpy, which {sys.executable} lacks: install it there, or use the Python that trains"
-    raise ImportError(why) from None
 
 __all__ = ["Evaluation", "compare", "history", "read"]
 

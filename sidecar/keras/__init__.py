@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.system.name_clash import require_own_package
+from sidecar.system.required_packages import requiring
 
 if TYPE_CHECKING:
     from sidecar.keras.early_stop import EarlyStop
@@ -29,4 +30,5 @@ def __getattr__(name: str) -> Any:
     """Import the module of a name when it is first used."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    with requiring("keras", "numpy", "tensorflow", by="sidecar.keras"):
+        return getattr(importlib.import_module(_MODULES[name]), name)
