@@ -48,12 +48,15 @@ def one_line(text: str) -> str:
 
 
 def broken_at_signs(name: str, width: int) -> list[str]:
-    """Return a name in lines of at most `width` characters, which end after `/`, `_`, `-` or `.`, or are cut."""
+    """Return a name in lines of at most `width` characters, which end after `/`, `_`, `-` or `.`.
+
+    A longer part is cut at its beginning, since names of metrics differ at their ends: `multiclassf1score`.
+    """
     lines = [""]
     for part in re.findall(r"[^/_.-]*[/_.-]|[^/_.-]+$", name):
         fits = len(lines[-1]) + len(part) <= width
         lines = [*lines[:-1], lines[-1] + part] if fits else [*filter(None, lines), part]
-    return [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+    return [line if len(line) <= width else f"…{line[1 - width :]}" for line in lines]
 
 
 def counted(count: int, one: str, several: str | None = None) -> str:
