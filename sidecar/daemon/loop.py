@@ -156,8 +156,9 @@ class Daemon:
             self.shutdown.end(0)
             return
         self.shutdown.drain(now)
-        hint = "the evaluation may end first; the same signal again stops at once"
-        self.log.info("draining", signal=message.signal, evaluating=self.runner.execution is not None, hint=hint)
+        hint = "the evaluation may end first, within drain_seconds; the same signal again stops at once"
+        seconds, evaluating = self.shutdown.drain_seconds, self.runner.execution is not None
+        self.log.info("draining", signal=message.signal, evaluating=evaluating, drain_seconds=seconds, hint=hint)
 
     # -- act -------------------------------------------------------------------------------------------------------
 

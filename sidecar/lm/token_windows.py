@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.failures import task_error
 
-PACKED: Final = (".bin", ".npy")
 _MEGATRON: Final = b"MMIDIDX\x00\x00"
 _TYPES_OF_MEGATRON: Final = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 _HEAD_OF_MEGATRON: Final = len(_MEGATRON) + 9  # a number of 8 bytes, the version, and the code of the type

@@ -93,7 +93,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "http_connection_failed": "A connection raised an exception and was closed: a bug.",
     "http_stopped": "The HTTP server ended because of an exception: a bug.",
     # End
-    "draining": "The daemon got a signal and ends after the running evaluation.",
+    "draining": "The daemon got a signal and ends after the running evaluation, or when `drain_seconds` are over.",
     "stopped_at_once": "The daemon got a second signal and ends at once.",
     "left_unheard": "The daemon ended before its last heartbeat was written, so the other nodes wait for a lease.",
     "run_ended": "The run is over by the definition in the settings; all worker nodes end.",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sidecar.protocol.records import shown_step
+from sidecar.protocol.states import FailureKind
 from sidecar.system.bucket_url import is_url
 from sidecar.system.plain_text import counted, number
 
@@ -59,6 +60,8 @@ def _succeeded(event: Event) -> str:
 
 def _failed(event: Event) -> str:
     where = "" if event["node"] is None else f" on {event['node']}"
+    if event["kind"] == FailureKind.DRAINED:
+        return f"{_name(event)}: not evaluated yet: {event['message']}{where}"
     logs = f"\n  log of the worker process: {event['log']}" if event.get("log") else ""
     return f"{_name(event)}: attempt {event['attempt']} failed{where}: {event['kind']}: {event['message']}{logs}"
 
@@ -67,7 +70,8 @@ def _draining(event: Event) -> str:
     if not event["evaluating"]:
         return f"{event['signal']}: ending"
     again = "Ctrl-C" if event["signal"] == "SIGINT" else "the signal"
-    return f"{event['signal']}: ending after this evaluation; {again} again ends at once; results are kept"
+    ends = f"ending after this evaluation, in {event['drain_seconds']:g} s at the latest"
+    return f"{event['signal']}: {ends}; {again} again ends at once; results are kept"
 
 
 def _worker_lost(event: Event) -> str:

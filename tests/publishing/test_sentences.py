@@ -65,6 +65,18 @@ def test_a_failure_names_the_log_of_the_worker(terminal, journal):
     ]
 
 
+def test_the_end_of_a_daemon_is_not_told_as_a_failure(terminal, journal):
+    """The first signal says how long it may take; what could not end in time is evaluated later."""
+    structlog.get_logger().info("draining", signal="SIGINT", evaluating=True, drain_seconds=25.0, hint="")
+    journal.plan()
+    closed = journal.fail("drained", "the daemon was stopped before the evaluation ended")
+    log.entry_logged(structlog.get_logger(), closed, log_of=lambda _: "/tmp/logs/n.a.1.log")
+    first, last = terminal()
+    assert "ending after this evaluation, in 25 s at the latest; Ctrl-C again ends at once" in first
+    assert "ckpt-5 (step 500): not evaluated yet: the daemon was stopped" in last
+    assert "failed" not in last
+
+
 def test_every_event_of_the_program_has_a_sentence_that_its_fields_fill():
     """A field that was renamed, or a new event, would be shown in the engineers' way without anybody noticing."""
     import ast
