@@ -45,9 +45,11 @@ class StepSources:
 
     def summary(self) -> str:
         """Return a sentence such as `step = the optimizer's iterations for 4; the name for 1 (e-3 is step 3), of 5`."""
-        sources = [source for source in get_args(StepSource) if source in self._count]
+        sources, count = [source for source in get_args(StepSource) if source in self._count], sum(self._count.values())
+        if len(sources) == 1:
+            return f"step = {_SHOWN[sources[0]]}{self._for_example(sources[0])}" + f", for all {count}" * (count > 1)
         parts = [f"{_SHOWN[source]} for {self._count[source]}{self._for_example(source)}" for source in sources]
-        return f"step = {'; '.join(parts)}, of {sum(self._count.values())}"
+        return f"step = {'; '.join(parts)}, of {count}"
 
     def _for_example(self, source: str) -> str:
         checkpoint = self._example[source]

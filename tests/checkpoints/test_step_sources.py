@@ -12,6 +12,7 @@ def test_how_steps_were_found_in_one_sentence():
     found = StepSources()
     assert found.add([one, one])
     assert not found.are_doubtful
+    assert found.summary() == "step = the optimizer's iterations, for all 2"
     assert not found.add([one])
     assert found.add([replace(one, name="epoch_3.keras", step=3, step_source="name")])
     assert found.summary() == "step = the optimizer's iterations for 3; the name for 1 (epoch_3.keras is step 3), of 4"

@@ -105,7 +105,7 @@ def test_how_steps_were_found_and_what_to_set(place, catalog, monkeypatch):
         texts = [each.text for each in checkpoints(settings, catalog, StorageTimeout(10.0, "here"))]
         return [text for text in texts if text.startswith("step = ")]
 
-    assert told() == ["step = a variable of the checkpoint for 2, of 2"]
+    assert told() == ["step = a variable of the checkpoint, for all 2"]
 
     def nameless(_format, name, inspection, _pattern):
         return Checkpoint(name=name, digest=inspection.digest, step=None, format="tf_object")
