@@ -196,7 +196,11 @@ def daemon_from_settings(
         ),
         start_new=settings.start == "new",
         vanished_after_seconds=settings.vanished_after_seconds,
-        evaluate=EvaluateSpec(save_weights=settings.save_weights, progress_seconds=settings.progress_seconds),
+        evaluate=EvaluateSpec(
+            save_weights=settings.save_weights,
+            progress_seconds=settings.progress_seconds,
+            keep_batches_seconds=settings.keep_batches_seconds,
+        ),
         run_dir=settings.run_dir,
         retention=Retention(
             keep=settings.keep_saves,

@@ -16,6 +16,7 @@ from sidecar.errors import SettingsError
 from sidecar.evaluation.data.batch_source import Division
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.finished_batches import FinishedBatches
 from sidecar.evaluation.framework_traits import package_of
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.states import SetStates, State
@@ -127,10 +128,12 @@ class Resumption:
 
     Attributes:
         taken: By set that is not evaluated again: states to which those of this rank are merged; empty for none.
+        batches: By set: the batches that need not be run, and what keeps those of this evaluation.
         keep: Called with each set that was evaluated, and its states.
     """
 
     taken: Mapping[str, SetStates] = field(default_factory=dict)
+    batches: Mapping[str, FinishedBatches] = field(default_factory=dict)
     keep: Callable[[str, SetStates], None] = lambda _, states: None  # noqa: ARG005
 
     def kept(self, eval_set: str, states: SetStates) -> SetStates:

@@ -8,7 +8,7 @@ rows to save and reports progress.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -20,6 +20,7 @@ from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.finished_batches import FinishedBatches, Place, merged_into
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.foreign import conclude
 from sidecar.evaluation.states import ExactSum, SetStates
@@ -90,18 +91,14 @@ Run = Callable[[Batch, int, int | None], BatchOutput]
 latter is None if both are unknown."""
 
 
-_Place = tuple[int, int | None, Batch]
-"""A batch, after the number of it and of its first example."""
-
-
 def computed_in_order(
-    own: Iterable[_Place], run: Run, at_once: Executor | None
-) -> Iterator[tuple[_Place, Callable[[], BatchOutput]]]:
+    own: Iterable[Place], run: Run, at_once: Executor | None
+) -> Iterator[tuple[Place, Callable[[], BatchOutput]]]:
     """Yield the batches in order, each with a function that returns its output.
 
     The threads of `at_once` compute the next batches meanwhile; None: the function itself computes its batch.
     """
-    begun: deque[tuple[_Place, Future[BatchOutput]]] = deque()
+    begun: deque[tuple[Place, Future[BatchOutput]]] = deque()
     try:
         for number, first, batch in own:
             if at_once is None:
@@ -128,6 +125,21 @@ class BatchObserver(Protocol):
         """Handle a batch that was computed. `states` returns the states of the metrics up to this batch."""
 
 
+@dataclass(slots=True)
+class _Counted:
+    """Count the examples of this rank, and the predictions that are not finite."""
+
+    shard: Shard
+    examples: int = 0
+    predicted: nonfinite.NonfiniteCounter = field(default_factory=nonfinite.NonfiniteCounter)
+
+    def states(self, *others: nonfinite.NonfiniteCounter) -> SetStates:
+        """Return the counts as states, with what other counters found."""
+        total = ExactSum((), "int64")
+        total.add(np.int64(self.examples))
+        return {EXAMPLES: total} | nonfinite.states(self.shard, *others, self.predicted)
+
+
 def evaluate_set(
     reader: EvalSetReader,
     states: SetStates,
@@ -141,6 +153,7 @@ def evaluate_set(
     observer: BatchObserver | None = None,
     update_in_turn: Callable[[Any], None] | None = None,
     taken: SetStates | None = None,
+    finished: FinishedBatches | None = None,
     at_once: Executor | None = None,
 ) -> SetStates:
     """Evaluate the batches of one eval set that belong to this rank, and return the states of its metrics.
@@ -150,27 +163,28 @@ def evaluate_set(
     them. `tick` is called after every batch, `observer` before and after it. `keep` takes the rows to save.
     `update_in_turn` takes the inputs of the metrics in turn, once for every batch, in order. `taken`: states that an
     attempt before found, of which those that this rank takes over are returned instead of evaluating anything; empty if
-    it takes over none. None: evaluate. `at_once` runs several batches at the same time; everything else is done in
-    order.
+    it takes over none. None: evaluate. `finished`: the batches that need not be run. `at_once` runs several batches at
+    the same time; everything else is done in order.
     """
-    counted, places, inputs = 0, list[NDArray[np.intp]](), reader.inputs()
-    pending, predicted = BatchBuffer(add), nonfinite.NonfiniteCounter()
+    places, inputs = list[NDArray[np.intp]](), reader.inputs()
+    pending, counted = BatchBuffer(add), _Counted(shard)
+    finished = finished or FinishedBatches()
     slices = {} if reader.slices is None else {sliced.BY_SLICE: sliced.new_counts(shard)}
-    total = ExactSum((), "int64")
     if taken is not None:
-        neutral: dict[str, Any] = states | slices | {EXAMPLES: total} | nonfinite.states(shard)
-        for name, state in taken.items():
-            neutral[name].merge(state)
-        return neutral
+        return merged_into(states | slices | counted.states(), taken)
+    finished.begin(states, counted.states(), is_numbered=reader.examples is not None and reader.slices is None)
 
     def up_to_now() -> SetStates:
         pending.flush()
         return states
 
-    for (number, first, batch), computed in computed_in_order(reader.own(), run, at_once):
+    for (number, first, batch), computed in computed_in_order(finished.left(reader.own(), tick), run, at_once):
         if observer is not None:
             observer.begin()
         output = computed()
+        if finished.is_compared(number):
+            tick()
+            continue
         if update_in_turn is not None:
             update_in_turn(output.in_turn)
         examples = reader.examples_in(batch)
@@ -178,18 +192,19 @@ def evaluate_set(
             reader.slices.put(batch, first, examples)
             places.append(np.arange(first, first + examples))
         pending.add(output.arrays, first)
-        counted += examples
-        predicted.add("prediction", output.finite, examples, number, first)
+        counted.examples += examples
+        counted.predicted.add("prediction", output.finite, examples, number, first)
         if output.columns:
             groups = None if reader.groups is None or first is None else reader.groups[first : first + examples]
             shown = inputs.of(batch, first, examples, output.columns)
             keep(reader.name, Rows(first, examples, output.columns, groups, shown))
         if observer is not None:
             observer.end(up_to_now)
+        finished.add(number, up_to_now, counted.states)
         tick()
+    finished.finish(up_to_now, counted.states)
     pending.flush()
     finish()
     conclude(states)
     sliced.count(slices, reader.slices, places)
-    total.add(np.int64(counted))
-    return states | slices | {EXAMPLES: total} | nonfinite.states(shard, reader.nonfinite, predicted)
+    return states | slices | finished.states(counted.states(reader.nonfinite))

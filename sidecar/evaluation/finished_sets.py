@@ -6,13 +6,15 @@ rank. All that the states depend on is in their key, so the numbers have the bit
 interrupted. Rows that are saved for each example are kept next to the states, as further names of the same files. Sets
 that take less than a second are not kept.
 
+Of a set that is not finished, its finished batches may be kept in the same way: `finished_batches` decides which.
+
 Nothing depends on these files: whatever cannot be written or read is evaluated again. Imports no framework.
 """
 
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,11 +28,17 @@ from sidecar.evaluation.artifact_writer import STATES, ArtifactWriter
 from sidecar.evaluation.backend import Stream
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.finished_batches import FinishedBatches, Kept, chosen, merged, parsed
+from sidecar.evaluation.output_comparison import short_digest
 from sidecar.evaluation.states import SetStates
 from sidecar.protocol.column_names import file_name
 from sidecar.system.confined import Folder, open_folder
 
 _LEAST_SECONDS: Final = 1.0  # the files of a set that took less would cost more than they save
+_MOST_FILES: Final = 1024  # of finished batches of one set
+_MOST_BYTES_OF_BATCHES: Final = 1 << 30  # in all files of one set, which each rank reads
+_BATCHES: Final = re.compile(r"batches-[0-9]{1,6}-of-[1-9][0-9]{0,5}", re.ASCII)
+_UNREADABLE: Final = (OSError, RecordError, EvaluationError, AttributeError, LookupError, TypeError, ValueError)
 _WORKER: Final = re.compile(r"worker-0-of-([1-9][0-9]{0,5})", re.ASCII)
 
 
@@ -42,8 +50,11 @@ class FinishedSets:
     root: Path  # the part of its path in which links are followed
     shard: Shard  # this rank
     in_parallel: Executor
+    seconds: float = 30.0  # between two times that the finished batches of a set are written
     now: Callable[[], float] = time.monotonic
     _keys: dict[str, str] = field(default_factory=dict)
+    _streams: dict[str, Stream] = field(default_factory=dict)
+    _batches: dict[str, tuple[frozenset[int], set[int], str, SetStates]] = field(default_factory=dict)
     _variables: Callable[[], str] = str
     _found: dict[str, tuple[int, SetStates]] = field(default_factory=dict)
     _since: float = 0.0
@@ -64,22 +75,73 @@ class FinishedSets:
         waits for.
         """
         self._keys = {stream.eval_set: _digest(same, stream) for stream in streams if stream.fingerprint}
+        self._streams = {stream.eval_set: stream for stream in streams if stream.eval_set in self._keys}
         self._variables, self._since = variables, self.now()
 
     def find(self, eval_set: str, saves: ArtifactWriter) -> int:
         """Return how many ranks finished a set; 0 unless all of them did, as far as this rank reads their states.
 
+        A number below 0 stands for batches that are finished, of which `batches` tells more.
         `saves` gets the rows of the ranks that this one takes over.
         """
         if eval_set not in self._keys:
             return 0
-        expected = {"key": self._keys[eval_set], "variables": self._variables()}
+        expected = self._expected(eval_set)
         try:
             with self._opened() as folder, folder.folder(file_name(eval_set)) as of_set:
                 self._found[eval_set] = self._read(of_set, expected, self.shard, partial(saves.take, eval_set))
-        except (OSError, RecordError, EvaluationError, LookupError, TypeError, ValueError):
+        except _UNREADABLE:
             saves.drop(eval_set)
-        return self._found.get(eval_set, (0, {}))[0]
+        return self._found.get(eval_set, (0, {}))[0] or self._find_batches(eval_set)
+
+    def _find_batches(self, eval_set: str) -> int:
+        """Return a number below 0 that stands for the finished batches of a set; 0 if there are none that fit."""
+        expected, batches = self._expected(eval_set), self._streams[eval_set].batches
+        kept: dict[str, Kept] = {}
+        left = _MOST_BYTES_OF_BATCHES
+        with (
+            contextlib.suppress(OSError),
+            self._opened() as folder,
+            folder.folder(file_name(eval_set)) as of_set,
+        ):
+            for name in sorted(filter(_BATCHES.fullmatch, of_set.names()))[:_MOST_FILES]:
+                with contextlib.suppress(*_UNREADABLE), of_set.folder(name) as part:
+                    data = part.read(STATES, left)
+                    left -= len(data)
+                    record = parse_record(part.path / STATES, data)
+                    if record | expected == record:
+                        kept[name] = parsed(record, eval_set, batches)
+        names = chosen(kept)
+        if not names:
+            return 0
+        with contextlib.suppress(*_UNREADABLE):
+            own, states = merged(kept[name] for name in names[self.shard.rank :: self.shard.world_size])
+            done = frozenset[int]().union(*(kept[name].batches for name in names))
+            self._batches[eval_set] = done, own, kept[names[0]].first, states
+            return -1 - (abs(short_digest(repr([(name, sorted(kept[name].batches)) for name in names]))) >> 1)
+        return 0
+
+    def batches(self, agreed: Collection[str]) -> dict[str, FinishedBatches]:
+        """Return for each set the batches that need not be run, which all ranks agree on, and what keeps others."""
+        found = {}
+        for eval_set in self._streams if self.folder is not None else ():
+            write = partial(self._keep_batches, eval_set)
+            found[eval_set] = each = FinishedBatches(seconds=self.seconds, write=write, now=self.now)
+            if eval_set in agreed:
+                each.done, each.own, each.first, each.taken = self._batches[eval_set]
+        return found
+
+    def _keep_batches(self, eval_set: str, kept: Kept) -> None:
+        """Write the states of the finished batches of this rank in place of those before."""
+        assert self.folder is not None
+        path = self.folder / file_name(eval_set) / f"batches-{self.shard.rank}-of-{self.shard.world_size}"
+        of_batches = {"batches": sorted(kept.batches), "first": kept.first}
+        with contextlib.suppress(EvaluationError), ArtifactWriter(path, self.root, in_parallel=self.in_parallel) as own:
+            own.begin(None)
+            own.finish({eval_set: kept.states}, self._variables(), {"key": self._keys[eval_set]} | of_batches)
+
+    def _expected(self, eval_set: str) -> dict[str, str]:
+        return {"key": self._keys[eval_set], "variables": self._variables()}
 
     def found(self, eval_set: str) -> SetStates:
         """Return the states of a set of the ranks before that this rank takes over; empty if it takes over none."""
@@ -127,7 +189,7 @@ class FinishedSets:
     def taken(self, eval_set: str) -> SetStates | None:
         """Return the states of all ranks that finished a set; None unless all of them did."""
         if eval_set in self._keys:
-            expected = {"key": self._keys[eval_set], "variables": self._variables()}
+            expected = self._expected(eval_set)
             with (
                 contextlib.suppress(OSError, RecordError),
                 self._opened() as folder,

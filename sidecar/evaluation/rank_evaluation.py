@@ -40,6 +40,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError, task_error
+from sidecar.evaluation.finished_batches import DIFFERS, NOTE, FinishedBatches
 from sidecar.evaluation.finished_sets import FinishedSets
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.metric import MetricResult
@@ -115,15 +116,17 @@ class RankEvaluation:
 
         All of it is done again if it shows that a metric has to be updated in turn.
         """
-        evaluator, is_to_begin_again = self.evaluator, True
+        evaluator, is_to_begin_again, notes = self.evaluator, True, tuple[str, ...]()
         while is_to_begin_again:
             streams, variables, total = self._evaluate_once()
             self.enter(WorkerPhase.CONCLUDE)
             is_to_begin_again = evaluator.begins_again(total.states)
+            if any(DIFFERS in states and exact_sum(states, DIFFERS).integers() for states in total.states.values()):
+                is_to_begin_again, notes = True, (NOTE,)
         return Done(
             plan=self.command.plan,
             rank=self.join.rank,
-            result=self._result(streams, variables, total),
+            result=self._result(streams, variables, total, notes),
             traces=evaluator.traces,
             builds=evaluator.builds,
             weights_bytes=evaluator.weights_bytes,
@@ -161,6 +164,7 @@ class RankEvaluation:
             shard=Shard(self.join.rank, len(self.join.members)),
             in_parallel=self.in_parallel,
             now=self.now,
+            seconds=command.keep_batches_seconds,
         )
         with self._phase(WorkerPhase.HELLO, "reduce"):
             hello = self._hello(streams, outside)
@@ -178,14 +182,16 @@ class RankEvaluation:
                 )
                 if leads:
                     saves.begin(evaluator.save_weights if self.join.rank in saving else None)
-                taken = self._taken(streams, finished, saves) if exist else {}
+                taken, batches = self._taken(streams, finished, saves) if exist else ({}, finished.batches(()))
                 for stream in streams:
                     for _ in range(stream.own_batches if stream.eval_set in taken else 0):
                         progress.tick()
                 last = None if self.functions is not None else streams[-1].eval_set if streams else None
                 keep = partial(self._keep, streams, finished, saves, last)
                 states = evaluator.evaluate(
-                    progress.tick, saves.keep if leads else discard_rows, Resumption(taken, keep)
+                    progress.tick,
+                    saves.keep if leads else discard_rows,
+                    Resumption(taken, batches if self.join.processes == 1 else {}, keep),
                 )
                 if self.functions is not None:
                     states |= self.functions.run(evaluator.restored_model(), hashed, progress.alive)
@@ -227,22 +233,26 @@ class RankEvaluation:
             few = dict(list(numbers.items())[:MOST_PARTIAL_NUMBERS])
             self.report(SetFinished(self.command.plan, FinishedSet(eval_set, examples, few)))
 
-    def _taken(self, streams: Sequence[Stream], finished: FinishedSets, saves: ArtifactWriter) -> dict[str, SetStates]:
-        """Return the states of the sets that an attempt before finished, as all ranks agree."""
+    def _taken(
+        self, streams: Sequence[Stream], finished: FinishedSets, saves: ArtifactWriter
+    ) -> tuple[dict[str, SetStates], dict[str, FinishedBatches]]:
+        """Return the states of the sets that an attempt before finished, and finished batches, as all ranks agree."""
         found = np.array([finished.find(stream.eval_set, saves) for stream in streams], np.int64)
         rows = _gather(self.collective, self.join, found)
-        agreed = [
-            stream.eval_set
+        same = {
+            stream.eval_set: int(sizes[0])
             for stream, sizes in zip(streams, rows.T, strict=True)
             if sizes.all() and len(set(sizes.tolist())) == 1
-        ]
+        }
+        agreed = [eval_set for eval_set, size in same.items() if size > 0]
         for stream in streams:
             if stream.eval_set not in agreed:
                 saves.drop(stream.eval_set)
         for eval_set in agreed if self.reports_sets and self.join.rank == 0 else ():
             if (states := finished.taken(eval_set)) is not None:
                 self._report_set(streams, eval_set, states)
-        return {eval_set: finished.found(eval_set) if self.join.process == 0 else {} for eval_set in agreed}
+        taken = {eval_set: finished.found(eval_set) if self.join.process == 0 else {} for eval_set in agreed}
+        return taken, finished.batches(same.keys() - taken.keys())
 
     def _hello(self, streams: Sequence[Stream], outside: Mapping[str, str]) -> dict[str, str]:
         """Return what this rank is about to do, by the names in `_HELLO`."""
@@ -261,8 +271,8 @@ class RankEvaluation:
     def _names_of_functions(self) -> list[str]:
         return self.functions.names if self.functions is not None else []
 
-    def _result(self, streams: Sequence[Stream], variables: str, total: Reduced) -> Result:
-        """Return the numbers of all ranks. Raises `count` if examples are missing."""
+    def _result(self, streams: Sequence[Stream], variables: str, total: Reduced, notes: tuple[str, ...]) -> Result:
+        """Return the numbers of all ranks, with notes. Raises `count` if examples are missing."""
         examples = _count(streams, total.states)
         found_nonfinite = nonfinite.totals(streams, total.states)
         numbers = dict(self.evaluator.compute(total.states))
@@ -287,7 +297,7 @@ class RankEvaluation:
             data={stream.eval_set: _data(stream) for stream in streams}
             | {name: EvalData(None, None, "own") for name in self._names_of_functions},
             nonfinite=found_nonfinite,
-            notes=(*_notes(numbers, {stream.eval_set: stream.notes for stream in streams}), *left_out),
+            notes=(*_notes(numbers, {stream.eval_set: stream.notes for stream in streams}), *left_out, *notes),
             slices=slices,
         )
 

@@ -74,6 +74,7 @@ class Evaluate:
     # The folder, below `save_root`, in which the ranks keep eval sets that are finished for a later attempt; empty:
     # they do not.
     finished_sets: str = ""
+    keep_batches_seconds: float = 30.0  # between two times that finished batches of a set are written there
 
 
 @dataclass(frozen=True, slots=True)

@@ -386,6 +386,9 @@ class Settings(OutputSettings):
     checkpoint by then, and a user who mistyped the path still reads the log."""
     progress_seconds: values.Seconds = 1.0
     """Interval between two progress reports of a worker process. Default: often enough for a progress bar."""
+    keep_batches_seconds: values.Seconds = 30.0
+    """Interval at which a worker process writes the answers of a language model to finished batches, for the next
+    attempt if this one is interrupted. Default: no more than half a minute is lost, and short sets write nothing."""
 
     @property
     def run_dir(self) -> Path:

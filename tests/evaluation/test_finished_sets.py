@@ -93,7 +93,7 @@ def save(form, path, seed=0):
     return path / "m.pt"
 
 
-def attempt(form, made, path, root, ranks, meet=Meeting, plan=1, reported=None, seconds=2):
+def attempt(form, made, path, root, ranks, meet=Meeting, plan=1, reported=None, seconds=2, keep_batches_seconds=30.0):
     """Return what each rank's evaluation came to: its result, or an error. `reported` gets its reports of sets."""
     members = tuple(Member(rank, f"node-{rank}", f"w.{rank}", "") for rank in range(ranks))
     meeting, ends = meet(ranks), [None] * ranks
@@ -109,6 +109,7 @@ def attempt(form, made, path, root, ranks, meet=Meeting, plan=1, reported=None, 
             save_weights="none",
             progress_seconds=0.0,
             finished_sets=str(root / "evaluations" / "m" / FINISHED_SETS),
+            keep_batches_seconds=keep_batches_seconds,
         )
         try:
             ends[rank] = RankEvaluation(

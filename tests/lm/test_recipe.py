@@ -247,6 +247,77 @@ def test_workers_of_two_processes_with_settings_alone(recipe):
             assert row["metrics"][eval_set][name]["value"] == pytest.approx(number["value"], rel=1e-6), name
 
 
+NOTING = """
+import os, time
+from sidecar import Task
+from sidecar.lm import harness, model
+
+def run_code(answer, document):
+    number = int(document["prompt"])
+    with open("calls", "a") as calls:
+        calls.write(f"{os.getpid()} {number}\\n")
+    time.sleep(0.03 if number >= 8 else 0)
+    return len(answer) % 3 > 0
+
+sets = harness("functions", include_path="tasks", tokenizer="base", run_code=run_code)
+task = Task(build_model=model("base"), eval_sets=sets)
+"""
+
+
+def _kill_in_the_middle(folder, daemon):
+    """Kill a worker that answers one of the last batches, and return the batches that both had written by then."""
+    end, calls = time.monotonic() + 390, folder / "calls"
+    while time.monotonic() < end:
+        asked = [line.split() for line in calls.read_text().splitlines()[:-1]] if calls.exists() else []
+        files = list(folder.glob("ckpts/.sidecar/*/evaluations/*/.finished-sets/functions/batches-*-of-2/states.json"))
+        if len(files) == 2 and any(int(number) >= 40 for _, number in asked):
+            with contextlib.suppress(FileNotFoundError):  # it is replaced just now
+                kept = [json.loads(file.read_text()) for file in files]
+                psutil.Process(int(asked[-1][0])).kill()
+                calls.write_text("")
+                return {number for record in kept for number in record["batches"]}
+        assert daemon.is_running()
+        time.sleep(0.01)
+    pytest.fail("nothing was written")
+
+
+@pytest.mark.timeout(900)
+def test_a_worker_is_killed_in_the_middle_of_a_set(recipe):
+    """No program of a finished batch is asked for again, and the numbers have the bits of one worker alone."""
+    folder, run, evaluate = recipe
+    (folder / "noting_task.py").write_text(NOTING)
+    task = (folder / "tasks/functions.yaml").read_text().replace("repeats: 5", "repeats: 1")
+    (folder / "tasks/functions.yaml").write_text(task)
+    rows = [{"prompt": f"{number:02}", "solution": "", "test": ""} for number in range(64)]
+    (folder / "functions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shutil.copytree(folder / "base", folder / "ckpts/step-20")
+    alone = evaluate(task="noting_task.py:task")
+    (folder / "calls").unlink()
+    settings = 'task = "noting_task.py:task"\nreplicas = 2\nkeep_batches_seconds = 0.01\nhttp = "127.0.0.1:0"\n'
+    (folder / "sidecar.toml").write_text(settings + "stop_after_step = 20\n")
+    done = set()
+    run(
+        sys.executable,
+        "-m",
+        "sidecar",
+        "run",
+        "ckpts",
+        meanwhile=lambda it: done.update(_kill_in_the_middle(folder, it)),
+    )
+    assert len(done) >= 2
+    numbers = {int(line.split()[1]) for line in (folder / "calls").read_text().splitlines()}
+    again = {number // 8 for number in numbers}
+    assert again.isdisjoint(done - {0})
+    rows = json.loads(run(sys.executable, "-m", "sidecar", "history", "ckpts", "--json"))
+    assert [each["kind"] for each in rows if each["status"] == "failed"] == ["worker_died"]
+    (row,) = (each for each in rows if each["status"] == "succeeded")
+    assert row["workers"] == 2
+    for name, number in alone["metrics"]["functions"].items():
+        assert {key: number[key] for key in ("hex", "lower", "upper")}.items() <= row["metrics"]["functions"][
+            name
+        ].items()
+
+
 @pytest.mark.timeout(900)
 def test_nanogpt(recipe):
     """A model with its interface, which returns scores and a loss, and its one file, with the step in it."""

@@ -59,6 +59,7 @@ class EvaluateSpec:
     save_weights: SaveWeights  # the ranks that save their weights
     progress_seconds: float  # at most one Progress report per this many seconds
     most_batches: int | None = None  # of each eval set, to try a task out
+    keep_batches_seconds: float = 30.0  # between two times that finished batches are written
 
     def evaluate(
         self,
@@ -85,4 +86,5 @@ class EvaluateSpec:
             attempt=attempt,
             finished_sets=finished_sets,
             most_batches=self.most_batches,
+            keep_batches_seconds=self.keep_batches_seconds,
         )

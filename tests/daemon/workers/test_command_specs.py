@@ -19,9 +19,10 @@ def test_all_commands_of_a_task_name_the_same_task():
 
 def test_an_evaluation_has_the_settings_of_its_node():
     """Add what the plan says."""
-    spec = EvaluateSpec(save_weights="first", progress_seconds=2.0, most_batches=3)
+    spec = EvaluateSpec(save_weights="first", progress_seconds=2.0, most_batches=3, keep_batches_seconds=4.0)
     command = spec.evaluate(plan=7, checkpoint=A, path="/pins/a", save_to="/saves/a", save_root="/saves", attempt=2)
     assert (command.save_weights, command.progress_seconds, command.most_batches) == ("first", 2.0, 3)
+    assert command.keep_batches_seconds == 4.0
     assert (command.plan, command.checkpoint, command.path, command.attempt) == (7, A, "/pins/a", 2)
 
 

@@ -30,6 +30,7 @@ from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import LEFT_OUT, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.finished_batches import FinishedBatches
 from sidecar.evaluation.first_batch import FIRST_EXAMPLE, FirstBatch, OfParts, tried
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.repeatability import RandomDraws, SeededStep
@@ -179,8 +180,11 @@ class BatchRunner:
         keep: SaveRows,
         parts: Parts,
         taken: SetStates | None = None,
+        finished: FinishedBatches | None = None,
     ) -> SetStates:
         """Add the batches of this rank to new states; with `taken`, which an attempt before found, those instead.
+
+        Batches that are `finished` are not run, apart from the first one.
 
         In a process that follows the leader of its worker, the model runs on all of them, and the states stay new.
 
@@ -189,7 +193,8 @@ class BatchRunner:
         self.model.eval()
         self._enter(reader.name)
         self.step.begin(is_first=not self.first_batch.is_repeated(reader.name))
-        left_out = 0
+        left_out, finished = 0, finished or FinishedBatches()
+        finished.complete = partial(self.first_batch.dependence.with_found, reader.name)
         before = repeatability.versions(self.model)
         first_batch = self.first_batch.of(reader.name, reader.batches, shard.world_size, self.step.contents)
         compare_first: Callable[[], None] | None = None
@@ -202,6 +207,8 @@ class BatchRunner:
             output = run_again()
             self.step.keeps = False
             left_out += batch.left_out if isinstance(batch, LoadedBatch) else 0
+            needs_more = left_out or output.columns or output.in_turn or self._draws.is_drawn(reader.name)
+            finished.see(number, partial(self.step.contents, output.arrays), needs_more=bool(needs_more))
             examples = reader.examples_in(batch)
             divide = partial(self._find_dependence, reader, batch, output, parts)
             predict = partial(self._predict_part, reader, batch, place)
@@ -239,6 +246,7 @@ class BatchRunner:
             keep=keep,
             update_in_turn=update_in_turn if self._has_states else None,
             taken=taken,
+            finished=finished,
         )
         self._draws.add_to(evaluated, reader.name)
         exact_sum(evaluated, LEFT_OUT).add(np.int64(left_out))

@@ -219,7 +219,8 @@ class TorchEvaluator:
         states = {}
         for reader in self._sets.chosen:
             parts, taken = partial(self._parts, reader), resumption.taken.get(reader.name)
-            found = self._runner.evaluate(reader, self._states(reader), self._shard, tick, keep, parts, taken)
+            finished, states_of = resumption.batches.get(reader.name), self._states(reader)
+            found = self._runner.evaluate(reader, states_of, self._shard, tick, keep, parts, taken, finished)
             states[reader.name] = resumption.kept(reader.name, found)
         return states
 
