@@ -110,7 +110,9 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "role_uncertain": _remedied("{warning}"),
     "journal_read": lambda event: f"{event['evaluated']} checkpoints were evaluated before" * bool(event["evaluated"]),
     "steps_found": lambda event: event["how"] + (f": {event['remedy']}" if "remedy" in event else ""),
-    "task_check_begun": _said("importing the task {task} with {framework}: that can take half a minute"),
+    "task_check_begun": _said(
+        "importing the task {task} with {framework}: that can take half a minute, or minutes on a busy machine"
+    ),
     "task_checked": lambda event: f"task {event['task']} is fine: it evaluates {', '.join(event['eval_sets'])}",
     "task_changed": _said("the code of the task {task} has changed"),
     "checkpoint_found": lambda event: f"{_name(event)}: found",
