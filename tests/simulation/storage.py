@@ -7,6 +7,7 @@ that was sent by a daemon that died since may still be carried out.
 
 import errno
 import os
+from pathlib import Path
 
 from sidecar.errors import CheckpointError, RunReplacedError, StateUnavailableError, StorageError
 from simulation.disk import JOURNAL, Disk
@@ -256,7 +257,7 @@ class NodeStorage:
 class NodePlace:
     """Stands for `agreement.place.Place`: a marker beside the checkpoints says that the state was there."""
 
-    checkpoint_dir = "/checkpoints"
+    checkpoint_dir = Path("/simulated/checkpoints")  # on no disk, where names beside it would be looked at
 
     def __init__(self, simulation, life) -> None:
         self._simulation, self._host = simulation, life.host
