@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from sidecar.errors import RecordError
-from sidecar.evaluation.states import ExactSum, GatheredBatches, PerExampleValues, SetStates
+from sidecar.evaluation.states import ExactSum, GatheredBatches, PerExampleValues, SetStates, exact_sum
 
 DIFFERS: Final = "differs from an attempt before"
 """Name of a state, not 0 if the first batch gives other values than in the attempt whose batches are used."""
@@ -126,6 +126,11 @@ class FinishedBatches:
             self.write(Kept(frozenset(self.own), self.first, kept))
         ended = self.now()
         self._due, self._was_written = ended + max(self.seconds, _LEAST_TIMES * (ended - began)), True
+
+
+def differs(states: SetStates) -> bool:
+    """Return whether the first batch of a set gave other values than in the attempt whose batches are in its states."""
+    return DIFFERS in states and bool(exact_sum(states, DIFFERS).integers())
 
 
 def merged_into(states: SetStates, others: SetStates) -> SetStates:

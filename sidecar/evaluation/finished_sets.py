@@ -152,11 +152,21 @@ class FinishedSets:
         since, self._since = self._since, self.now()
         if self.folder is None or eval_set not in self._keys or self._since - since < _LEAST_SECONDS:
             return
-        path = self.folder / file_name(eval_set) / f"worker-{self.shard.rank}-of-{self.shard.world_size}"
+        path = self.folder / file_name(eval_set) / self._own_name
         with contextlib.suppress(EvaluationError), ArtifactWriter(path, self.root, in_parallel=self.in_parallel) as own:
             own.begin(None)
             own.share(eval_set, saves)
             own.finish({eval_set: states}, self._variables(), {"key": self._keys[eval_set]})
+
+    def drop(self, eval_set: str) -> None:
+        """Remove what this rank kept of a set in an attempt before: no part of it may be used."""
+        if self.folder is not None:
+            with contextlib.suppress(OSError), self._opened() as folder, folder.folder(file_name(eval_set)) as of_set:
+                of_set.remove(self._own_name)
+
+    @property
+    def _own_name(self) -> str:
+        return f"worker-{self.shard.rank}-of-{self.shard.world_size}"
 
     def remove(self) -> None:
         """Remove all of them, once all ranks saved their states of all sets."""

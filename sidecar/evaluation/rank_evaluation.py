@@ -40,7 +40,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError, task_error
-from sidecar.evaluation.finished_batches import DIFFERS, NOTE, FinishedBatches
+from sidecar.evaluation.finished_batches import DIFFERS, NOTE, FinishedBatches, differs
 from sidecar.evaluation.finished_sets import FinishedSets
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.metric import MetricResult
@@ -121,7 +121,7 @@ class RankEvaluation:
             streams, variables, total = self._evaluate_once()
             self.enter(WorkerPhase.CONCLUDE)
             is_to_begin_again = evaluator.begins_again(total.states)
-            if any(DIFFERS in states and exact_sum(states, DIFFERS).integers() for states in total.states.values()):
+            if any(map(differs, total.states.values())):
                 is_to_begin_again, notes = True, (NOTE,)
         return Done(
             plan=self.command.plan,
@@ -218,6 +218,10 @@ class RankEvaluation:
         """Keep the states of a set that was just evaluated, and report its numbers, unless it is the last one."""
         if eval_set == last:
             return
+        if differs(states):
+            finished.drop(eval_set)
+            return
+        states = {name: state for name, state in states.items() if name != DIFFERS}
         finished.keep(eval_set, states, saves)
         if self.reports_sets:
             for name, of_all in finished.of_all(eval_set, states):

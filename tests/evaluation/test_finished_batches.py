@@ -44,6 +44,12 @@ class Answers:
         return MetricResult({"digest": value(float(int.from_bytes(digest[:6])), "none")})
 
 
+def made_of(seen, **changes):
+    """The task, whose model puts the rows that it gets into `seen`."""
+    given = {"eval_sets": {"test": source(slice(len(FIRST)), "torch")}, "metrics": lambda: [Answers()], "slices": {}}
+    return task("torch", seen, **given | changes)
+
+
 def tried(path, root, ranks, end=None, *, plan=1, **changes):
     """Return the ends of an attempt that fails at a batch, if `end` is given, and the batches that the model saw."""
     seen = []
@@ -52,13 +58,21 @@ def tried(path, root, ranks, end=None, *, plan=1, **changes):
         def extend(self, rows):
             numbers = {int(np.flatnonzero(FIRST[:, 0] == row)[0]) // BATCH for row in rows}
             seen.extend(numbers)
-            if end is not None and max(numbers) >= end:
+            if end is not None and max(numbers, default=0) >= end:
                 raise EvaluationError("member_lost", "this process is gone")
 
-    given = {"eval_sets": {"test": source(slice(len(FIRST)), "torch")}, "metrics": lambda: [Answers()], "slices": {}}
-    made = task("torch", Seen(), **given | changes)
     meet = Meeting if end is None else Interrupted
-    ends = attempt("torch", made, path, root, ranks, meet=meet, plan=plan, seconds=0, keep_batches_seconds=ALL)
+    ends = attempt(
+        "torch",
+        made_of(Seen(), **changes),
+        path,
+        root,
+        ranks,
+        meet=meet,
+        plan=plan,
+        seconds=0,
+        keep_batches_seconds=ALL,
+    )
     return ends, set(seen)
 
 
@@ -99,6 +113,28 @@ def test_several_interruptions(tmp_path, path, undisturbed):
     ends, seen = tried(path, tmp_path, 1, plan=4)
     assert seen.isdisjoint(range(1, 10))
     assert found(ends) == undisturbed
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("differs", [False, True])
+def test_a_set_that_went_on_is_finished_before_a_further_interruption(tmp_path, path, ranks, differs):
+    """Its states are those of a set that nobody interrupted, and are used as such; none of another first batch are."""
+    sets = {"test": source(slice(len(FIRST)), "torch"), "more": source(slice(len(FIRST), len(FIRST) + 40), "torch")}
+    whole, _ = tried(path, tmp_path / "whole", 1, eval_sets=sets)
+    tried(path, tmp_path, ranks, 7, eval_sets=sets)
+    if differs:
+        first = kept_in(tmp_path)[0]
+        first.write_text(json.dumps(json.loads(first.read_text()) | {"first": "0" * 64}))
+    # The connection is lost when the states are to be summed.
+    first = attempt(
+        "torch", made_of([], eval_sets=sets), path, tmp_path, ranks, meet=Interrupted, plan=2, keep_batches_seconds=ALL
+    )
+    assert {type(end) for end in first} == {EvaluationError}
+    ends, seen = tried(path, tmp_path, ranks, plan=3, eval_sets=sets)
+    assert (seen == set(range(BATCHES))) == differs
+    for end in ends:
+        object.__setattr__(end.result, "notes", tuple(each for each in end.result.notes if each != NOTE))
+    assert found(ends) == found(whole)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
