@@ -27,15 +27,15 @@ NOTE: Final = (
 
 _LEAST_TIMES: Final = 20.0  # as long as writing took: files cost at most a twentieth of the time
 _MOST_BYTES: Final = 64 << 20  # of states; larger ones would take long to write again and again
+_KINDS: Final = (PerExampleValues, GatheredBatches)
+
 Place = tuple[int, int | None, Any]
 """A batch, after the number of it and of its first example."""
-
-_KINDS: Final = (PerExampleValues, GatheredBatches)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What one rank kept of its batches: their numbers, a digest of what the first of the set gave, and the states."""
+    """Hold what one rank kept of its batches: numbers, a digest of what the first of the set gave, and states."""
 
     batches: frozenset[int]
     first: str  # empty on ranks that do not have it

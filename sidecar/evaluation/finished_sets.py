@@ -6,7 +6,7 @@ rank. All that the states depend on is in their key, so the numbers have the bit
 interrupted. Rows that are saved for each example are kept next to the states, as further names of the same files. Sets
 that take less than a second are not kept.
 
-Of a set that is not finished, its finished batches may be kept in the same way: `finished_batches` decides which.
+Finished batches of a set that is not finished may be kept in the same way: `finished_batches` decides which.
 
 Nothing depends on these files: whatever cannot be written or read is evaluated again. Imports no framework.
 """

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import FEWEST
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
-from sidecar.evaluation.metrics.random_groups import FEWEST_EXAMPLES, groups_of, with_interval
+from sidecar.evaluation.metrics.random_groups import FEWEST_EXAMPLES, MOST_SKEWNESS, groups_of, with_interval
 from sidecar.evaluation.states import ExactSum, GatheredBatches, SetStates, exact_sum
 from sidecar.evaluation.states.array_bytes import decode, encode
 
@@ -133,8 +133,17 @@ def with_intervals(
             continue
         without = np.array([each[key] for each in others])
         of_groups = sizes.astype(np.float64)
-        bounds = {"most_bias": _MOST_BIAS, "rounding": _ROUNDING} | ({"most_skewness": math.inf} if is_area else {})
-        values[key] = with_interval(number, whole[key], twice[key], without, of_groups, examples, **bounds)
+        values[key] = with_interval(
+            number,
+            whole[key],
+            twice[key],
+            without,
+            of_groups,
+            examples,
+            most_bias=_MOST_BIAS,
+            rounding=_ROUNDING,
+            most_skewness=math.inf if is_area else MOST_SKEWNESS,
+        )
     return replace(result, values=values)
 
 

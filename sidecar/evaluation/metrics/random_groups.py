@@ -25,6 +25,12 @@ from sidecar.protocol.records import Value
 FEWEST_EXAMPLES: Final = 100
 """The fewest examples of a set whose numbers have such an interval."""
 
+MOST_SKEWNESS: Final = 0.24
+"""The largest skewness of the sum of all groups that counts, but for areas under curves of scores.
+
+That of few errors is larger, and 99 % of the intervals would contain the truth.
+"""
+
 _GROUPS: Final = 128
 _EXAMPLES: Final = 1000  # about so many take part: each may need a call of a function
 _MOST_NUMBERS: Final = 256  # of the sums of a group
@@ -173,7 +179,7 @@ def with_interval(
     examples: int,
     most_bias: float = math.inf,
     rounding: float = 1e-12,
-    most_skewness: float = 0.24,
+    most_skewness: float = MOST_SKEWNESS,
 ) -> Value:
     """Return a number of a set of so many examples with its interval.
 
@@ -189,8 +195,7 @@ def with_interval(
         examples: That of the set.
         most_bias: The largest bias of the number, in standard errors.
         rounding: The relative error of the numbers: a standard error that is not larger says nothing.
-        most_skewness: The largest skewness of the sum of all groups that counts. That of few errors is larger, and 99 %
-            of the intervals would contain the truth.
+        most_skewness: The largest skewness of the sum of all groups that counts.
     """
     count = float(sizes.sum())
     moved = (whole - without) * (1 - sizes / count)
