@@ -15,7 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -63,6 +63,19 @@ settings.register_profile("fewer examples", max_examples=30)
 
 LAST_BEGIN = time.monotonic() + float(os.environ.get("TEST_SECONDS", "inf"))
 """When a process of the tests begins its last one, for runs that have a bound."""
+
+
+def pytest_configure(config):
+    """Let daemons and workers under test have the processors first: a busy machine starved them while tests waited.
+
+    Each of them has a session of its own, and the kernel groups processes by sessions (sched(7), "The autogroup
+    feature"). Workers have niceness 10 in theirs, so the tests of this process get no more than one of them.
+    """
+    if hasattr(config, "workerinput"):  # one of several processes that run tests
+        os.setsid()  # a session of its own: the niceness of the caller's would stay
+        with suppress(OSError):  # no autogroups here
+            Path("/proc/self/autogroup").write_text("10")
+
 
 gc.disable()  # until all tests are collected: each full collection would go through all of them
 
