@@ -26,6 +26,8 @@ PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constra
 # One more than the two cores of CI: daemons and groups wait now and then.
 JOBS ?= 3
 PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --durations 10
+# Which variants of the tests that are marked `drawn` run: see tests/conftest.py.
+export TEST_DRAW ?= $(shell git rev-parse HEAD 2>/dev/null)
 # Many images set this one. Each of the hundreds of processes of the tests would then compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # What the fast tests reach, in percent, rounded down: they import no backend of TensorFlow or PyTorch. The whole suite was

@@ -114,17 +114,35 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduler(config, log)
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Begin with what takes long, so that all processes end at about the same time.
+    """Draw variants before tests are selected; begin with what takes long, so that all processes end at about one time.
 
     With TEST_ORDER, a text, the order of files follows from it: where TEST_SECONDS ends the run before all were tried,
     another text tries others.
     """
+    _draw_variants(items)
+    yield
     if order := os.environ.get("TEST_ORDER"):
         items.sort(key=lambda item: sha256(f"{order} {item.nodeid.partition('::')[0]}".encode()).digest())
     elif hasattr(config, "workerinput"):
         items.sort(key=lambda item: _place_in_order(item.nodeid))
+
+
+def _draw_variants(items):
+    """Mark as nightly all but n variants of each test that is marked `drawn(n)`; TEST_DRAW decides which.
+
+    The Makefile sets it to the commit, so that each commit tries others, and each time the same.
+    """
+    variants = {}
+    for item in items:
+        if mark := item.get_closest_marker("drawn"):
+            variants.setdefault(item.nodeid.partition("[")[0], (mark.args[0], []))[1].append(item)
+    draw = os.environ.get("TEST_DRAW", "")
+    for count, found in variants.values():
+        found.sort(key=lambda item: sha256(f"{draw} {item.nodeid}".encode()).digest())
+        for item in found[count:]:
+            item.add_marker("nightly")
 
 
 def _place_in_order(nodeid: str) -> int:

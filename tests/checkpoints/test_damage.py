@@ -64,6 +64,7 @@ def cuts(path: Path) -> list[int]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", FIRST_WRITERS)
+@pytest.mark.drawn(7)
 def test_no_truncation_is_complete(checkpoint, root, kind, tally):
     """Each file of each kind, cut at each 4 KiB and at each byte of its headers, footers and tables."""
     format_, name, files = checkpoint(kind)
@@ -138,6 +139,7 @@ ODD_NAMES = [
 
 @pytest.mark.parametrize("odd", ODD_NAMES, ids=ascii)
 @pytest.mark.parametrize("kind", WHOLE_KINDS)
+@pytest.mark.drawn(40)
 def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
     """A name is bytes: found, with the step that the files or the name hold, pinned, found in the pin."""
     from sidecar.retention.pins.pin import pin
@@ -302,6 +304,7 @@ LENGTHS = (b"\xff" * 8, b"\xff" * 9 + b"\x01", bytes(8), (1 << 62).to_bytes(8, "
 @pytest.mark.parametrize("kind", FIRST_WRITERS)
 @quietly
 @given(st.data())
+@pytest.mark.drawn(7)
 def test_real_bytes_damaged_have_an_answer(written, tmp_path_factory, kind, data):
     """Some bytes of a real file are others, as lengths would be: at its ends, where tables are, or anywhere."""
     root = tmp_path_factory.getbasetemp() / f"damaged-{kind}"

@@ -59,6 +59,7 @@ def checksummed(root: Path, files: tuple[str, ...]) -> dict[str, list[range]]:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.nightly if kind in SECOND_WRITERS else ()) for kind in WITH_CHECKSUMS]
 )
+@pytest.mark.drawn(2)
 def test_every_flip_is_found(written, root, kind, tally):
     """A bit of each byte at the edges of each range, and of 300 bytes between all edges: none goes unnoticed."""
     shutil.copytree(written / kind, root, dirs_exist_ok=True)

@@ -97,6 +97,7 @@ def test_a_snapshot_unpacks_to_a_bounded_length(storage, monkeypatch):
 
 
 @pytest.mark.seconds
+@pytest.mark.nightly
 def test_a_snapshot_of_many_checkpoints_fits(storage):
     """350,000 evaluations: three years at one in five minutes."""
     history = fold(random_journal(1, 10))

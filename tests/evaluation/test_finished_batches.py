@@ -190,6 +190,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.drawn(8)
 def test_files_that_do_not_fit(tmp_path, path, undisturbed, damage, ranks):
     """Batches of the rank that left them, or all, are run again, and nothing in the files is executed."""
     tried(path, tmp_path, 2, 7)

@@ -153,6 +153,7 @@ FORMS = ["python", pytest.param("torch", marks=pytest.mark.torch)]
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (3, 2), (1, 3), (2, 1)])
+@pytest.mark.drawn(3)
 def test_a_group_of_any_size_goes_on(tmp_path, form, before, after):
     """The bits are those of an evaluation without an interruption. Ranks try out a first batch, and no other one."""
     seen, path = [], save(form, tmp_path)
@@ -171,6 +172,7 @@ def test_a_group_of_any_size_goes_on(tmp_path, form, before, after):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (3, 2), (1, 3)])
+@pytest.mark.drawn(2)
 def test_rows_of_a_finished_set_are_taken_over(tmp_path, form, before, after):
     """All rows of both sets are there once, in the order of the data, as without an interruption."""
     seen, path = [], save(form, tmp_path)
@@ -190,6 +192,7 @@ def test_rows_of_a_finished_set_are_taken_over(tmp_path, form, before, after):
 
 
 @pytest.mark.parametrize("change", ["weights", "data", "torn", "missing", "torn rows", "missing rows"])
+@pytest.mark.drawn(2)
 def test_anything_else_is_evaluated_again(tmp_path, change):
     """Other weights or data, a file that is not whole, a rank that did not finish."""
     form, seen = "python", []
@@ -240,6 +243,7 @@ def test_states_of_a_set_are_readable(tmp_path):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.drawn(2)
 def test_a_set_is_reported_before_the_others_are_evaluated(tmp_path, form, ranks):
     """The numbers have the bits of the whole result, after an interruption too; the last set is never reported."""
     path, made = save(form, tmp_path), task(form, [])

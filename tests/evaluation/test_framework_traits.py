@@ -79,6 +79,7 @@ def evaluated(folder, quiet_environment, **variables):
 @pytest.mark.parametrize(
     "by", ["package", *(pytest.param(by, marks=pytest.mark.seconds) for by in ("entry point", "imports of the task"))]
 )
+@pytest.mark.drawn(1)
 def test_a_backend_from_outside_evaluates(by, outside, quiet_environment):
     """By the name of its package, by that of its entry point, and found by what the task imports."""
     if by != "package":

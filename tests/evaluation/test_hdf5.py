@@ -115,6 +115,7 @@ def put(path: Path, content: Path, member="model.weights.h5"):
 
 @pytest.mark.parametrize("name", ["m.h5", "m.weights.h5", "m.weights.json", "m.keras", "asset"])
 @pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.drawn(10)
 def test_what_does_not_lie_in_the_file_is_refused(trick, name, outside, tmp_path):
     """In each kind of file; one sentence says which file, what in it, and where it points."""
     with h5py.File(tmp_path / "content", "w") as file:

@@ -45,6 +45,7 @@ def make_class(of):
 
 @pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("measured", ["compiled", "task"])
+@pytest.mark.drawn(1)
 def test_the_numbers_are_those_of_the_models_own_evaluate(library, measured, tmp_path, evaluate):
     """With metrics of `compile` and of the task, for arrays of texts, with any number of ranks."""
     of = importlib.import_module(library)

@@ -70,6 +70,7 @@ def metrics(form):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("form", ["images", "pixels"])
+@pytest.mark.drawn(2)
 def test_each_pixel_counts_and_none_has_an_interval(networks, evaluate, form, ranks):
     """Loss and metrics are means over pixels; flat pixels, which are rows of their own, are noted with both numbers."""
     import keras

@@ -192,6 +192,7 @@ def test_who_was_lost_is_named():
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.drawn(1)
 def test_numbers_of_examples_are_no_weights(evaluate, digits, trained, ranks):
     """A third part that counts the examples is refused with the line to write. A mask is a weight, with a note."""
     import tensorflow as tf

@@ -202,6 +202,7 @@ def with_final(numpy_trainer, tmp_path_factory):
     [(("",), "3"), (("model-final.npz",), "1"), pytest.param(("",), "2", marks=pytest.mark.nightly)],
     ids=["directory", "file", "two workers"],
 )
+@pytest.mark.drawn(1)
 def test_the_file_that_was_written_last_is_the_newest(sidecar, with_final, tasks, words, replicas):
     """If its step cannot be compared. It has a place in the order, no step, as in a run."""
     task = ("--task", f"{tasks}/numpy_plain.py:task", "--replicas", replicas)

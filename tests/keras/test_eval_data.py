@@ -13,6 +13,7 @@ pytestmark = [
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras says so at the end of each generator
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("kind", ["generator", "sequence", "arrays", "repeated", "shuffled", "taken"])
+@pytest.mark.drawn(4)
 def test_all_data_that_keras_takes(kind, exact, small, new_evaluator, tmp_path):
     """The second evaluation sees the same examples as the first one, also of a generator."""
     np, tf = small.np, small.tf

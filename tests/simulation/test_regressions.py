@@ -16,6 +16,7 @@ WITHIN = 80
     "delays", [1, pytest.param(None, marks=pytest.mark.nightly)], ids=["as it was drawn", "with other delays"]
 )
 @pytest.mark.parametrize("regression", REGRESSIONS, ids=lambda each: each.name)
+@pytest.mark.drawn(20)
 def test_what_once_found_a_bug_finds_none(regression, delays):
     """As it was drawn in `make test`; with other delays, too, in `make test-all`."""
     found = [(scenario.variation, simulate(scenario).violation) for scenario in regression.scenarios(delays)]

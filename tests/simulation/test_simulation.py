@@ -78,6 +78,7 @@ def test_a_record_that_is_created_late_decides_nothing(variation):
 @pytest.mark.parametrize(
     "seed", [*range(1, 13), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(13, 200))]
 )
+@pytest.mark.drawn(4)
 def test_the_best_checkpoints_are_exported(seed):
     """No seed draws the setting, so that old seeds still draw what they drew."""
     report = simulate(by_hand.exporting(draw(seed)))

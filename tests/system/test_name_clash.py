@@ -67,6 +67,7 @@ def test_what_training_imports_says_so(site, last, module):
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("last", ["theirs", "nobody", "ours"])
+@pytest.mark.drawn(1)
 def test_check_and_the_worker_say_so(site, last):
     """The worker is started by the daemon's files; if ours came last, everything works, and theirs does not."""
     folder = site(last)

@@ -71,6 +71,7 @@ def test_a_mixture_that_grows_is_never_found(step, new_catalog, clock):
 
 
 @pytest.mark.seconds
+@pytest.mark.nightly
 def test_flipped_bits(step, tally):
     """`check` finds each one in the tensors; others are refused, or change the digest."""
     digest = DCP.inspect(step.parent, "step-5").digest

@@ -97,6 +97,7 @@ def test_the_name_of_the_first_folder_does_not_matter(tmp_path):
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", ARCHIVES)
+@pytest.mark.drawn(2)
 def test_flipped_bits(written, tmp_path, kind, tally):
     """Each is refused, found by `check`, or changes neither the digest nor what `zipfile` reads from the archive."""
     name = only_name(written / kind)

@@ -123,6 +123,7 @@ def metrics(of, several):
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.nightly if case in PARTS else ()) for case in CASES]
 )
+@pytest.mark.drawn(1)
 def test_numbers_of_keras(digits, evaluate, case, name):
     """Examples exactly, numbers to rounding, the same bits for 1 and 2 ranks, kept or read again, prepared or not.
 

@@ -55,6 +55,7 @@ def test_the_interval_is_delongs(odd, measure, ranks):
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.drawn(1)
 def test_the_interval_of_average_precision_is_that_of_its_derivatives(odd, measure, is_weighted):
     """Which scikit-learn's number has, too, if the weight of one example changes a little."""
     y, p, weights = odd

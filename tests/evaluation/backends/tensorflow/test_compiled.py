@@ -113,6 +113,7 @@ def task(build, **changes):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.drawn(1)
 def test_a_mean_over_batches_is_the_number_of_evaluate(evaluate, case, library):
     """Batches do not depend on the number of workers, so neither does the number; the result says what it is."""
     of = importlib.import_module(library)

@@ -66,6 +66,7 @@ def task(build):
 
 @pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("is_function", [False, True])
+@pytest.mark.drawn(1)
 def test_results_of_results_are_those_of_all_batches(digits, evaluate, library, is_function):
     """The numbers are those of the formulas for all examples, with equal bits for any number of ranks."""
     import tensorflow as tf

@@ -82,6 +82,7 @@ def test_metrics_that_the_task_does_not_have(tmp_path):
 
 @pytest.mark.parametrize("name", ["m.keras", "m.weights.h5", "m.h5"])
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.drawn(1)
 def test_what_training_did_not_compile(library, name, tmp_path, evaluate):
     """A loop of its own saves a plain model, the task compiles its own: the file has no states of metrics."""
     of = importlib.import_module(library)

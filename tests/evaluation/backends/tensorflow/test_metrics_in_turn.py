@@ -131,6 +131,7 @@ def task(of, metrics, how, **more):
 
 @pytest.mark.parametrize("how", ["eager", "traced", "listed"])
 @pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
+@pytest.mark.drawn(1)
 def test_lists_and_formulas(evaluate, library, how):
     """Lists of Python and a running mean get the numbers of `model.evaluate`, with any number of workers, twice."""
     of = importlib.import_module(library)
@@ -150,6 +151,7 @@ def test_lists_and_formulas(evaluate, library, how):
 
 @pytest.mark.parametrize("kind", ["number", "variable", "metric"])
 @pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
+@pytest.mark.drawn(1)
 def test_states_outside_of_variables(evaluate, library, kind):
     """A metric that also counts in an attribute gets the number of `model.evaluate`, with any number of workers."""
     of = importlib.import_module(library)
@@ -162,6 +164,7 @@ def test_states_outside_of_variables(evaluate, library, kind):
 
 
 @pytest.mark.parametrize("wanted", [True, ["accuracy"]])
+@pytest.mark.drawn(1)
 def test_a_task_asks_for_it(evaluate, wanted):
     """Metrics that do add up are updated in turn as well, if the task names them."""
     import keras

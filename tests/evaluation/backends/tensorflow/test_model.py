@@ -29,6 +29,7 @@ KERAS = ("keras", "tf_keras")
     "make", [pytest.param(sequential, marks=pytest.mark.nightly), with_a_sequential_inside, with_a_build_of_its_own]
 )
 @pytest.mark.parametrize("name", KERAS)
+@pytest.mark.drawn(1)
 def test_models_that_are_not_built(name, make, tmp_path, evaluate):
     """They are called on a first batch, whether the task names metrics or compiles; then weights of any kind fit."""
     import tensorflow as tf

@@ -37,6 +37,7 @@ def network(library, kind, *, adapted):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("kind", ["TextVectorization", "StringLookup", "IntegerLookup", "multi_hot"])
+@pytest.mark.drawn(1)
 def test_the_vocabulary_of_the_file(library, kind, tmp_path, evaluate):
     """The numbers are those of the saved model, for any number of ranks and for each of two files."""
     import tensorflow as tf

@@ -364,6 +364,7 @@ def test_metrics_that_do_not_add_up_are_updated_in_turn(name, kind, evaluate):
         pytest.param(BATCH, False, marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.drawn(1)
 def test_a_fixed_batch_size_without_states(name, named, size, tmp_path, evaluate):
     """A model that fails on half a batch is tried on whole ones; batches are divided among workers as ever."""
     import tensorflow as tf

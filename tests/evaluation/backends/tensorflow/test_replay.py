@@ -92,6 +92,7 @@ def build(of, metrics=None):
         ("tf_keras", False, "last", range(4, EXAMPLES)),
     ],
 )
+@pytest.mark.drawn(1)
 def test_metrics_that_do_not_add_up_are_evaluated_in_turn(evaluate, library, compiled, kind, places):
     """The first batch adds nothing to them; wherever they first do, all begins again, and the number is Keras' own."""
     of = importlib.import_module(library)
@@ -110,6 +111,7 @@ def test_metrics_that_do_not_add_up_are_evaluated_in_turn(evaluate, library, com
 
 
 @pytest.mark.parametrize(("compiled", "kind"), [(True, "limit"), (False, "first"), (True, "middle")])
+@pytest.mark.drawn(1)
 def test_metrics_that_stop_adding_late_are_evaluated_in_turn(digits, evaluate, compiled, kind):
     """No rank alone has as many examples as the limit, except one rank of one."""
     import keras

@@ -44,6 +44,7 @@ def conv(of, *, activation="relu", strides=1, padding="same", epsilon=1e-3, drop
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.drawn(1)
 def test_settings_that_change_numbers(library, name, tmp_path):
     """Each is refused, with layer, setting and both values; settings of training alone are not."""
     of = importlib.import_module(library)
@@ -131,6 +132,7 @@ def functional(
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.drawn(1)
 def test_arguments_of_calls_and_constants(library, name, tmp_path):
     """A mask, a constant and another output of a layer are refused; places of inputs and outputs, and types, noted."""
     from sidecar.evaluation.backends.tensorflow.saved_configuration import compare_configuration

@@ -73,6 +73,7 @@ def refused(digits, evaluate):
 
 
 @pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.drawn(1)
 def test_the_same_bits_as_the_built_model(digits, evaluate, tmp_path, kind):
     """Evaluate a graph of any writer by two ranks, without the code of the model."""
     import keras

@@ -25,6 +25,7 @@ def save(model, folder):
 
 
 @pytest.mark.parametrize("write", [export, save])
+@pytest.mark.drawn(1)
 def test_a_vocabulary_of_other_texts_is_refused(evaluate, tmp_path, write):
     """The number would be that of other words; with the texts of training it is the number of Keras, without a note."""
     import keras

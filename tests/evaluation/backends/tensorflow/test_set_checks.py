@@ -40,6 +40,7 @@ OF_MODEL = f"the model's predictions for an example depend on the other examples
 
 @pytest.mark.parametrize("build", [with_batch_statistics, centered])
 @pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.drawn(2)
 def test_models_that_depend_on_the_batch_are_noted(digits, evaluate, build, is_compiled):
     """Only the model is named: the metrics add up what it says."""
     made = (lambda: task(compiled(build))) if is_compiled else (lambda: task(build, metrics=accuracy))
@@ -47,6 +48,7 @@ def test_models_that_depend_on_the_batch_are_noted(digits, evaluate, build, is_c
 
 
 @pytest.mark.parametrize("number", [3, 5, 6, 7])
+@pytest.mark.drawn(1)
 def test_a_model_that_depends_on_one_batch_alone_is_noted(digits, evaluate, number):
     """Each of the first eight batches is divided, although the trace keeps nothing."""
     del digits

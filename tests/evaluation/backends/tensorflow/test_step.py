@@ -87,6 +87,7 @@ PARTS = {"an array alone", "a dict in a tuple"}
     "structure", [pytest.param(each, marks=pytest.mark.nightly if each in PARTS else ()) for each in STRUCTURES]
 )
 @pytest.mark.parametrize("name", KERAS)
+@pytest.mark.drawn(2)
 def test_elements_that_a_step_takes_apart(name, structure, tmp_path, evaluate):
     """A `test_step` of its own is given elements as they are, as by `model.evaluate`."""
     import tensorflow as tf

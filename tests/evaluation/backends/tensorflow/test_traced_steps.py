@@ -19,6 +19,7 @@ pytestmark = pytest.mark.tensorflow
         ),
     ],
 )
+@pytest.mark.drawn(1)
 def test_every_remainder_gives_the_same_bits(trained, digits, evaluate, examples, batch, is_compiled, numbers):
     """1 to 4 ranks, whatever is left over, also where a rank has no batch at all: the same bits."""
     what = {"metrics": None, "loss": None} if is_compiled else {}
@@ -51,6 +52,7 @@ def test_sets_of_different_kinds(trained, digits, evaluate):
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.drawn(1)
 def test_a_set_with_its_own_metrics_and_loss(trained, digits, evaluate, is_compiled):
     """It has none of the task's and a trace of its own, also next to a compiled model: each as if it were alone."""
     import keras

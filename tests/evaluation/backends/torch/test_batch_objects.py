@@ -228,6 +228,7 @@ checkpoint = models.checkpoint_of(net)
 
 
 @pytest.mark.parametrize("made", KINDS, ids=lambda made: made.__name__)
+@pytest.mark.drawn(4)
 def test_graphs_in_any_object(checkpoint, made):
     """The numbers are those of the graphs one by one, for 1, 2 and 3 ranks."""
     import torch

@@ -40,6 +40,7 @@ def test_models_that_depend_on_the_batch_are_noted(evaluate, kind):
 
 @pytest.mark.parametrize("kind", ["plain", "running statistics"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.drawn(3)
 def test_plain_models_have_no_note(evaluate, kind, dtype):
     """Note them in any type, and within autocast."""
     import torch
@@ -90,6 +91,7 @@ def test_a_single_example_per_batch_is_not_divided(evaluate):
 @pytest.mark.parametrize("processes", [0, 1])
 @pytest.mark.parametrize("iterable", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.drawn(3)
 def test_padding_without_a_mask_is_noted(evaluate, masked, iterable, processes):
     """The halves are collated anew, so that they have the padding of their own."""
     from torch.utils.data import DataLoader, IterableDataset

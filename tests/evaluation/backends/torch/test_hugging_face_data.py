@@ -108,6 +108,7 @@ def assert_right(given, checkpoint, truth):
 
 
 @pytest.mark.parametrize("kind", ["map", "torch", "stream", "stream, torch"])
+@pytest.mark.drawn(1)
 def test_a_tokenised_set_with_a_collator_that_pads(kind, checkpoint, truth):
     from torch.utils.data import DataLoader
 

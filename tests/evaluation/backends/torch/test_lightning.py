@@ -115,6 +115,7 @@ def at_the_end(self):
 @pytest.mark.parametrize(
     "methods", [{"validation_step": usual}, {"validation_step": usual, "on_validation_epoch_end": at_the_end}]
 )
+@pytest.mark.drawn(1)
 def test_numbers_are_those_of_the_trainer(checkpoint, methods):
     """With an uneven last batch; and the bits are equal for 1 to 4 ranks."""
     kind = module(**methods)
@@ -480,6 +481,7 @@ SIGNATURES = {
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
+@pytest.mark.drawn(4)
 def test_signatures_of_the_step(checkpoint, name):
     """All that Lightning accepts, with one eval set and with two: numbers of batches, and that of the set."""
     import torch

@@ -52,6 +52,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.drawn(4)
 def test_the_number_is_that_of_one_process_for_any_number_of_ranks(checkpoint, name):
     """Kinds of states: counts, sums of floats, largest values, lists, and those with a formula of their own.
 
@@ -273,6 +274,7 @@ def test_weights_are_refused():
 
 @pytest.mark.parametrize("dtypes", [("uint8", "uint8"), ("float32", "uint8"), ("int16", "int32")])
 @pytest.mark.parametrize("name", ["MeanSquaredError", "MeanAbsoluteError", "R2Score", "ExplainedVariance"])
+@pytest.mark.drawn(4)
 def test_integers_of_few_bits_do_not_wrap_around(checkpoint, name, dtypes):
     """The number of images of 8 bits is that of the same numbers as floats; torchmetrics itself squares modulo 256."""
     import torch

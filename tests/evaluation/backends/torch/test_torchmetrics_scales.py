@@ -15,6 +15,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.mark.parametrize("name", ["BinaryAccuracy", "MultilabelF1Score", "MulticlassAUROC", "MulticlassAccuracy"])
 @pytest.mark.parametrize("scale", ["both", "logits", "probabilities"])
+@pytest.mark.drawn(4)
 def test_a_torchmetric_that_reads_batches_in_two_ways_is_noted(evaluate, name, scale):
     """All logits of a batch may lie from 0 to 1 by chance: torchmetrics then takes them for probabilities."""
     import torch
