@@ -32,15 +32,16 @@ MOST_OBJECTS: Final = 500_000
 """The most objects below one URL: 5,000 checkpoints of 100 shards."""
 
 _MOST_NAME_BYTES: Final = 128 << 20  # of all names and etags in one listing: 256 for each object
-_LISTING_SECONDS: Final = 120.0
 _ANSWER_BYTES: Final = 128 << 20  # of memory that an answer may take, and 1 KiB more for each object of a listing
 _OBJECT_BYTES: Final = 1 << 10
 _CHUNK_OBJECTS: Final = 100  # so that a short page that comes again is noticed soon
 _LOOK_SECONDS: Final = 0.01  # between two looks at the memory while an answer comes
+_PAGES_LOOK_SECONDS: Final = 0.25  # between two looks at the objects of a listing
 _PART_BYTES: Final = 16 << 20
 _PARTS: Final = 4  # that are fetched at the same time
 _AT_ONCE: Final = 64  # small objects that are read at the same time
 _CHUNK_BYTES: Final = 1 << 20
+_CLIENT_THREADS: Final = "tokio"
 _RETRIES: Final = 2
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _STATUS: Final = re.compile(r"status code: (\d{3})")
@@ -140,6 +141,11 @@ class ObjectStore:
     rules: ObjectStoreRules = ObjectStoreRules()
     clock: Clock = field(default_factory=SystemClock)
     longest_pause_seconds: float = 60.0
+    listing_seconds: float = 120.0  # of a whole listing
+    empty_seconds: float = 30.0  # of a listing in which no object comes, and
+    empty_cpu_seconds: float = 2.0  # of obstore's threads in that time: some 5,000 pages
+    # Memory that the answer to the upload of a file may take, and files that are uploaded, of each 60 MiB at a time
+    upload_bytes: int = 1 << 30
     requests: int = 0  # that were made so far, without those of obstore for pages after the first
     _store: "Store | None" = None
     _failures: int = 0
@@ -267,11 +273,9 @@ class ObjectStore:
         mode: Any = {"e_tag": instead_of} if instead_of else "overwrite"
 
         async def put() -> str:
-            request = obstore.put_async(self.open(), key, data, mode=mode)
-            if isinstance(data, Path):  # its parts take memory, and so do those of other uploads meanwhile
-                self.requests += 1
-                return _quoted((await request)["e_tag"])
-            return _quoted((await self._ask(request))["e_tag"])
+            most = self.upload_bytes if isinstance(data, Path) else _ANSWER_BYTES  # other uploads take memory meanwhile
+            answer = await self._ask(obstore.put_async(self.open(), key, data, mode=mode), most)
+            return _quoted(answer["e_tag"])
 
         return self._request(2, put)
 
@@ -307,7 +311,7 @@ class ObjectStore:
 
         found, name_bytes = dict[str, StoredObject](), 0
         self.requests += 1
-        async with asyncio.timeout(_LISTING_SECONDS), self._bounded_memory(found):
+        async with asyncio.timeout(self.listing_seconds), self._bounded_memory(found), self._bounded_pages(found):
             async for chunk in obstore.list(self.open(), folder or None, chunk_size=_CHUNK_OBJECTS):
                 for entry in chunk:
                     key, etag = entry["path"], entry["e_tag"]
@@ -322,32 +326,49 @@ class ObjectStore:
                     raise BucketError(errno.E2BIG, text, self._url(""))
         return list(found.values())
 
-    async def _ask(self, request: Awaitable[T]) -> T:
+    async def _ask(self, request: Awaitable[T], most_bytes: int = _ANSWER_BYTES) -> T:
         """Return the answer to a request; the body of an object comes later."""
         self.requests += 1
-        async with self._bounded_memory(()):
+        async with self._bounded_memory((), most_bytes):
             return await request
 
     @contextlib.asynccontextmanager
-    async def _bounded_memory(self, found: Sized) -> AsyncIterator[None]:
+    async def _bounded_memory(self, found: Sized, most_bytes: int = _ANSWER_BYTES) -> AsyncIterator[None]:
         """Raise `BucketError` as soon as this process has grown by more than an answer with these objects may take.
 
         obstore holds the whole body of a listing's page and of an error, however long that is, and has no limit for it.
         """
-        most = _resident_bytes() + _ANSWER_BYTES
+        most = _resident_bytes() + most_bytes
 
         async def watch() -> None:
             while _resident_bytes() < most + len(found) * _OBJECT_BYTES:  # noqa: ASYNC110 - no event tells of it
                 await asyncio.sleep(_LOOK_SECONDS)
             raise BucketError(errno.EMSGSIZE, f"the answer takes too much memory: {_CHECK}", self._url(""))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                watching = group.create_task(watch())
-                yield
-                watching.cancel()
-        except ExceptionGroup as error:
-            raise _first(error) from None
+        async with _beside(watch()):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _bounded_pages(self, found: Sized) -> AsyncIterator[None]:
+        """Raise `BucketError` if a listing goes on without an object.
+
+        obstore asks for page after page by itself until one has an object, and does not tell their number. So time and
+        CPU of its threads are bounded.
+        """
+
+        async def watch() -> None:
+            count, began, cpu, now = -1, 0.0, 0.0, asyncio.get_running_loop().time
+            while True:
+                if len(found) != count:
+                    count, began, cpu = len(found), now(), _client_cpu_seconds()
+                await asyncio.sleep(_PAGES_LOOK_SECONDS)
+                is_long = now() - began >= self.empty_seconds
+                if len(found) == count and (is_long or _client_cpu_seconds() - cpu >= self.empty_cpu_seconds):
+                    text = f"the listing goes on, page after page, and brings no object: {_CHECK}"
+                    raise BucketError(errno.EIO, text, self._url(""))
+
+        async with _beside(watch()):
+            yield
 
     async def _chunks(self, key: str, etag: str, start: int, end: int) -> AsyncIterator[bytes]:
         """Yield the bytes of an object from `start` to `end`. The etag is compared here, too: some servers do not."""
@@ -455,6 +476,29 @@ class ObjectStore:
                 f"{self._url('')}: its credentials or its endpoint cannot be used ({type(error).__name__}); check "
                 f"the variables that begin with {'AWS_, GOOGLE_ or AZURE_'}"
             ) from None
+
+
+@contextlib.asynccontextmanager
+async def _beside(watch: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a watch beside a request: the error that it raises ends the request."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(watch)
+            yield
+            watching.cancel()
+    except ExceptionGroup as error:
+        raise _first(error) from None
+
+
+def _client_cpu_seconds() -> float:
+    """Return the CPU time that the threads of obstore have used in this process."""
+    ticks = 0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has ended
+            name, _, fields = (task / "stat").read_text().partition("(")[2].rpartition(") ")
+            if name.startswith(_CLIENT_THREADS):
+                ticks += sum(map(int, fields.split()[11:13]))  # proc(5): utime and stime
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_bytes() -> int:

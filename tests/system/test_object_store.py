@@ -1,5 +1,6 @@
 """Requests to an object store are bounded, need stated credentials, and fail with what to do."""
 
+import contextlib
 import errno
 import io
 import mmap
@@ -7,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -258,13 +260,16 @@ def test_an_object_and_a_folder_may_have_the_same_name(server, store):
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("status", [200, 400])
-def test_an_answer_takes_bounded_memory(server, store, status):
+def test_an_answer_takes_bounded_memory(server, store, status, tmp_path):
     """A listing and an error without end are given up; obstore would hold all of them. The next request is not hurt."""
+    store = replace(store, upload_bytes=128 << 20)
+    (tmp_path / "file").write_bytes(b"content")
     body = mmap.mmap(-1, 600_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # pages that are read take none
     server.answer = lambda *_: (status, {}, body)
     asked = [store.listing, lambda: store.together({}, ("plans",))]
     if status != 200:
         asked = [lambda: store.beginning("a", 1), lambda: store.read("a", "", 0, 1), lambda: store.create("a", b"")]
+        asked.append(lambda: store.put("a", tmp_path / "file"))
     for ask in asked:
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew; the last answer may not be freed yet
         before = peak_bytes()
@@ -281,13 +286,34 @@ def peak_bytes():
     return int(line.split()[1]) << 10
 
 
-def test_pages_without_objects_do_not_hold_it_for_ever(server, store, monkeypatch):
-    """A listing of empty pages without an end is given up after a time."""
-    monkeypatch.setattr(object_store, "_LISTING_SECONDS", 0.5)
-    server.answer = lambda *_: (200, {}, page((), "more"))
+@pytest.mark.parametrize(("bound", "value"), [("empty_seconds", 0.5), ("empty_cpu_seconds", 0.02)])
+@pytest.mark.parametrize("objects", [0, 3])
+def test_pages_without_objects_are_given_up_after_a_time_and_by_the_work_they_make(
+    server, store, bound, value, objects
+):
+    """One sentence says so; nothing is asked any more. Without the bounds a listing was held for two minutes."""
+    store = replace(store, **{bound: value})
+    pages = iter(range(10**6))
+
+    def answer(*_):
+        number = next(pages)
+        return 200, {}, page([(f"run/{number}", 1, '"x"')] if number < objects else (), "more")
+
+    server.answer = answer
     begin = time.monotonic()
-    assert failed(store.listing).errno == errno.ETIMEDOUT
-    assert time.monotonic() - begin < 10
+    error = failed(store.listing)
+    assert (error.errno, "page after page" in str(error)) == (errno.EIO, True)
+    assert time.monotonic() - begin < 25
+    asked = len(server.requests)
+    with contextlib.suppress(BucketError):
+        store.exists("run/a")  # another request, while which the listing would go on
+    assert len(server.requests) <= asked + 2
+
+
+def test_a_listing_has_two_minutes(server, store):
+    """One that brings objects slowly ends at last."""
+    server.answer = lambda *_: (200, {}, page((), "more"))
+    assert failed(replace(store, listing_seconds=0.5).listing).errno == errno.ETIMEDOUT
 
 
 def test_the_source_of_credentials_is_named_without_them():
