@@ -133,7 +133,7 @@ class Catalog:
             unknown=self._unknown(directories, pins),
             unclaimed=pins.unclaimed,
             folders=self._subfolders.newest(self._root),
-            below=None if places or not sweep else self._subfolder_hint.remedy(now, missing=missing),
+            below=None if places or missing or not sweep else self._subfolder_hint.remedy(now),
         )
 
     def is_missing(self) -> bool:

@@ -60,8 +60,7 @@ class ScanResult:
     # Why checkpoints could not be pinned or unpinned, by their folder names. That is tried again.
     failed: Mapping[str, str] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()  # sub-folders in which something changed last, and which should be watched
-    # A remedy, if nothing was found because the checkpoints are in sub-folders that are not scanned, or if the
-    # directory does not exist and one beside it has a similar name
+    # A remedy, if nothing was found because the checkpoints are in sub-folders that are not scanned
     below: str | None = None
 
     @property

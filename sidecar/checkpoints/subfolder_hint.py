@@ -136,16 +136,11 @@ class SubfolderHint:
         self._remedy: str | None = None
         self._search_at = float("-inf")
 
-    def remedy(self, now: float, *, missing: bool = False) -> str | None:
+    def remedy(self, now: float) -> str | None:
         """Return the sentence of `remedy_below` by the last search; None if that found no checkpoints.
 
         Search again if the last search was long ago. If the search hangs, the result of the last one stays.
-        `missing`: the folder does not exist, so that one with a similar name is searched for instead.
         """
-        if missing:
-            with contextlib.suppress(HangingError):
-                return self._calls("/beside", lambda: similar_folder(self._root) or None)
-            return None
         if now >= self._search_at:
             begin = self._clock.now()
             with contextlib.suppress(HangingError):

@@ -54,7 +54,7 @@ class OperatorWarnings:
         `new`: checkpoints that need an evaluation. `no_room`: why checkpoints cannot be pinned from now on.
         `needs_steps`: a setting selects checkpoints by their steps.
         """
-        self._warn_of_subfolders(None if scan.missing else scan.below)
+        self._warn_of_subfolders(scan.below)
         self._warn_of_many(len(scan.by_key))
         for checkpoint in new:
             self.log.info("checkpoint_found", checkpoint=checkpoint.name, step=checkpoint.step)

@@ -152,7 +152,7 @@ class RequestBuilder:
             return self._sync(due, now)
         if due is Ask.RECORD:
             return self._next_record(now)
-        return JoinRun() if due is Ask.JOIN else PollJournal()
+        return JoinRun(names_similar=not self.state.tracker.missing) if due is Ask.JOIN else PollJournal()
 
     def may_scan(self) -> bool:
         """Return whether checkpoints may be scanned. Before the journal is read, all of them would be pinned."""
@@ -258,6 +258,7 @@ class RequestBuilder:
             heartbeat=heartbeat,
             scan=due.scan or is_last,
             look=due.look,
+            names_similar=not self.state.tracker.missing,
             pin_policy=self.state.pin_policy(now),
             tidying=tidying,
             snapshot=self._snapshot(now),

@@ -118,6 +118,7 @@ class ResponseObserver:
             state.tracker.note_done(done=synced.done)
         self.schedule.note_scan(now, asked=sync.scan, unfinished=isinstance(synced.reconciliation, ScanRunning))
         if isinstance(synced.reconciliation, Reconciliation):
+            self._note_missing(missing=synced.reconciliation.scan.missing, similar=synced.similar)
             self._observe_scan(synced.reconciliation, now)
         if sync.heartbeat.state == NodeState.LEFT and self.shutdown.code is not None:
             self.shutdown.end(self.shutdown.code)
@@ -138,7 +139,6 @@ class ResponseObserver:
         if reconciliation.exports.linked:
             self.retention.link(reconciliation.exports.best)
         self.warnings.exports(reconciliation.exports, state.export_rules())
-        self._note_missing(missing=scan.missing, similar=scan.below or "")
         new = state.record_scan(scan, reconciliation.given_up, now, self.clock.wall())
         no_room = state.tracker.note(reconciliation.no_room, done=reconciliation.done)
         self.warnings.scan(

@@ -166,7 +166,9 @@ def _write_result(journal: Journal, success: Closed) -> Closed:
 
 @dataclass(frozen=True, slots=True)
 class JoinRun:
-    """Join the run in the state directory, or create it."""
+    """Join the run in the state directory, or create it. `names_similar`: as of `Sync`."""
+
+    names_similar: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +178,7 @@ class Sync:
     `look`: training says that there is a new one, so the scan is one of everything, and of a bucket at once.
     `tidying`: the saves to remove and to measure. `snapshot`: a snapshot of the journal to write. `attended`: nodes
     whose heartbeats are read before those of others. `closed`: the newest closed plan, if this node moves old ones into
-    segments.
+    segments. `names_similar`: search for a name like that of a missing checkpoint directory, which is news then.
     """
 
     heartbeat: Heartbeat
@@ -187,6 +189,7 @@ class Sync:
     attended: tuple[str, ...] = ()
     closed: int | None = None
     look: bool = False
+    names_similar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +280,7 @@ class Synced:
     upkeep: Upkeep | None  # what else was done; None: nothing, because a newer release wrote the journal
     # The result of the scan, or its error; None if there was none
     reconciliation: Reconciliation | ScanRunning | SidecarError | None
+    similar: str = ""  # if the directory is missing: as of `DirectoryMissing`
     done: bool = False  # whether the trainer's marker exists, on a chief; on other nodes the scan reports that
 
     @property
@@ -366,7 +370,7 @@ class StorageThread:
     def _carry_out(self, request: Request) -> Response:
         """Carry out one request. Raises the error if it fails."""
         if isinstance(request, JoinRun):
-            return self._join()
+            return self._join(request)
         run = self.membership
         if isinstance(run, Joining):
             raise SidecarError(f"{type(request).__name__} was asked for before a run was joined, please report it")
@@ -381,10 +385,10 @@ class StorageThread:
             self._create(run, request)
         return RecordsRead(run.take_records())
 
-    def _join(self) -> Joined | DirectoryMissing:
+    def _join(self, request: JoinRun) -> Joined | DirectoryMissing:
         """Join a run, but never create the checkpoint directory in which the state directory lies."""
         if self._has_no_place():
-            return DirectoryMissing(self._similar())
+            return DirectoryMissing(self._similar() if request.names_similar else "")
         self.storage.probe()
         if self.place is not None and find_run(self.storage, self._grace) is None:
             self.place.check_beginning()
@@ -428,7 +432,7 @@ class StorageThread:
             run.certain_until = self.clock.now() + _CERTAIN_SECONDS
         view, snapshot = run.write_view(), run.write_snapshot(sync.snapshot)
         reading = run.heartbeats.read_due(now := self.clock.now(), sync.attended)
-        upkeep, reconciliation = None, None
+        upkeep, reconciliation, similar = None, None, ""
         if not isinstance(unread, NewerSchemaError):
             problems = (snapshot, run.compact(None if unread else sync.closed, self.clock))
             run.remove_unfinished_writes(now)
@@ -436,6 +440,8 @@ class StorageThread:
             trouble = (view, *problems, *tidied.failed.values(), *tidied.unmeasured, tidied.old_failed)
             upkeep = Upkeep(tidied, _present(trouble), _present(problems))
             reconciliation = self._scan(sync) if sync.scan else None
+        if sync.names_similar and isinstance(reconciliation, Reconciliation) and reconciliation.scan.missing:
+            similar = self._similar()
         return Synced(
             request=sync,
             records=run.take_records(),
@@ -444,6 +450,7 @@ class StorageThread:
             reading=reading,
             upkeep=upkeep,
             reconciliation=reconciliation,
+            similar=similar,
             done=sync.heartbeat.role == "chief" and self._is_training_done(),
         )
 

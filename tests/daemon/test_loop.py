@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 
+import pytest
 from fakes import Node, done, failed, outcomes, pass_time, restarted, save
 
 from sidecar.coordination.journal_state import Closed
@@ -141,6 +142,32 @@ def test_a_checkpoint_directory_that_is_missing_is_waited_for(node):
     pass_time(10, node)
     assert outcomes(node.history) == [("succeeded", "ckpt-5")]
     assert node.status.unready is None
+
+
+@pytest.mark.parametrize("state_dir", [None, "state"])
+def test_a_similar_name_is_searched_once_when_the_directory_is_missing(tmp_path, clock, state_dir):
+    """Only the first answer is told, so further scans do not list the folder above; a directory that goes is news."""
+    searched = []
+    node = Node(tmp_path, clock, **({} if state_dir is None else {"state_dir": tmp_path / state_dir}))
+    (node.checkpoint_dir.parent / "checkpoint").mkdir()
+
+    def scans(name, call):
+        searched.extend([name] * (name == "beside"))
+        return call()
+
+    node.storage_thread.scans = scans
+    if state_dir is not None:
+        node.run_dir.mkdir(parents=True)
+    pass_time(20, node)
+    assert searched == ["beside"]
+    node.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+    pass_time(10, node)
+    if state_dir is not None:
+        shutil.rmtree(node.checkpoint_dir)
+        pass_time(20, node)
+    told = [each["remedy"] for each in node.log.of("checkpoint_dir_missing")]
+    assert [each.endswith("did you mean checkpoint?") for each in told] == [True] * len(searched)
+    assert len(searched) == (1 if state_dir is None else 2)
 
 
 def test_a_directory_that_stays_empty_is_told_of_once(node):

@@ -9,7 +9,7 @@ from sidecar.checkpoints.filesystem import mount_here, why_no_events
 from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.scan import ScanResult
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
-from sidecar.checkpoints.subfolder_hint import of_several_runs
+from sidecar.checkpoints.subfolder_hint import of_several_runs, similar_folder
 from sidecar.checkpoints.watch import Watch
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.from_settings import record_of
@@ -28,14 +28,15 @@ def checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageTi
             yield _credentials(settings, settings.checkpoint_dir)
         scan = storage_timeout.call(catalog.scan)
         detection = storage_timeout.call(lambda: _detection(settings))
+        similar = storage_timeout.call(lambda: similar_folder(settings.checkpoint_dir)) if scan.missing else ""
         unmatched = None if scan.found else storage_timeout.call(lambda: _unmatched(settings))
     except SidecarError as error:
         yield Finding(what="checkpoints", ok=False, text=str(error))
         return
     if scan.missing:
-        why = scan.below or "is it shared with the chief?"
+        why = similar or "is it shared with the chief?"
         text = f"{place} does not exist yet, and the daemon would wait: {why}"
-        yield Finding(what="checkpoints", ok=True, text=text, doubtful=scan.below is not None)
+        yield Finding(what="checkpoints", ok=True, text=text, doubtful=bool(similar))
         return
     newest = f", the newest is {scan.found[-1].checkpoint.name}" if scan.found else ""
     yield Finding(what="checkpoints", ok=True, text=f"{len(scan.found)} complete in {place}{newest}")
