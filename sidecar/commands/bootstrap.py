@@ -59,7 +59,7 @@ _LONG_SECONDS: Final = 0.01
 
 _M_MMAP_THRESHOLD: Final = -3  # of mallopt(3)
 _M_ARENA_MAX: Final = -8
-_QUIET_FACTOR: Final = 2.5  # of `beat_seconds`, if each request for the state costs money; a lease has three beats
+_QUIET_FACTOR: Final = 10 / 3.5  # of `beat_seconds`, if each request for the state costs money; a lease has three beats
 _LARGE_BYTES: Final = 64 * 1024
 
 

@@ -308,10 +308,10 @@ class Settings(OutputSettings):
     # Intervals and time limits. No wait is without a limit.
     beat_seconds: values.Beat = _DERIVED
     """Interval between two heartbeats of a node. Default: 2, since one small file for each node is cheap at this rate;
-    4 if the state is in a bucket, where each request costs money, and 10 there while no other node is alive."""
+    3.5 if the state is in a bucket, where each request costs money, and 10 there while no other node is alive."""
     lease_seconds: values.Lease = _DERIVED
     """Time without a heartbeat after which a node is gone. Default: 10, which is five beats, so that a slow write is no
-    death; 12 if the state is in a bucket."""
+    death; 10.5 if the state is in a bucket."""
     visibility_seconds: values.Seconds = 60.0
     """Time after which a file of another node must be visible. Default: NFS caches a directory for 60 s (acdirmax)."""
     run_lost_seconds: values.OneLease = _DERIVED

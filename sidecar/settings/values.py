@@ -97,8 +97,8 @@ SecondsFromZero = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValid
 OneLease = Annotated[Seconds, _follows("lease_seconds")]
 OneVisibility = Annotated[Seconds, _follows("visibility_seconds")]
 BeatAndAHalf = Annotated[Seconds, _follows("beat_seconds", 1.5)]
-Beat = Annotated[Seconds, _more_in_a_bucket(2.0, 4.0)]
-Lease = Annotated[Seconds, _more_in_a_bucket(10.0, 12.0), AfterValidator(_outlasts_beats)]
+Beat = Annotated[Seconds, _more_in_a_bucket(2.0, 3.5)]
+Lease = Annotated[Seconds, _more_in_a_bucket(10.0, 10.5), AfterValidator(_outlasts_beats)]
 Sweep = Annotated[Seconds, _more_in_a_bucket(2.0, 10.0)]
 LongestBackoff = Annotated[Seconds, AfterValidator(_backoff_grows)]
 

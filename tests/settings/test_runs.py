@@ -59,7 +59,7 @@ def test_the_state_of_runs_in_buckets_may_be_in_one(tmp_path):
     assert settings.node.http_port == 19108
     found = [settings.settings_of(place) for place in settings.places()]
     assert [each.run_dir.url for each in found] == ["s3://bucket/state/exp-7", "s3://bucket/state/exp-8"]
-    assert {each.beat_seconds for each in found} == {4.0}
+    assert {each.beat_seconds for each in found} == {3.5}
 
 
 def test_a_directory_that_two_patterns_find_is_one_run(tmp_path, make):

@@ -29,7 +29,7 @@ from simulation.scheduler import Waiter
 from simulation.storage import NodePlace, NodeStorage
 from simulation.workers import SimulatedProcess
 
-_QUIET_FACTOR = 2.5  # of the beat, in a bucket, while nobody waits for a heartbeat: as in the product
+_QUIET_FACTOR = 10 / 3.5  # of the beat, in a bucket, while nobody waits for a heartbeat: as in the product
 
 
 class Host:
