@@ -21,7 +21,7 @@ from sidecar.evaluation.failures import EvaluationError
 _NAMES = (
     *("compiled", "differences", "file_contents", "finite", "keras_2", "keras_assets", "keras_file"),
     *("layer_tables", "measured_metric", "model", "non_variable_state", "nonfinite", "recurrent", "replay"),
-    *("saved_graph", "step", "structure", "told_apart"),
+    *("saved_graph", "sliced_metric", "step", "structure", "told_apart"),
 )
 
 BOTH_KERASES = {f"test_{name}.py" for name in _NAMES}

@@ -132,13 +132,18 @@ def slices_of(
     if not isinstance(by_slice, _Slices) or by_slice.table is None:
         return
     assert places is not None, "a set whose examples have no numbers has no slices"
-    if rows != {len(places)}:
-        raise TaskError(
-            f"metric {measured!r}: slices are for labels and predictions with one row for each of {len(places)} "
-            f"examples, found {' and '.join(map(str, sorted(rows)))} rows: leave Task(slices=…) out"
-        )
+    require_rows(measured, len(places), rows)
     for key, chosen in by_slice.table.of(places):
         yield by_slice.of(key), chosen
+
+
+def require_rows(measured: str, examples: int, rows: AbstractSet[int]) -> None:
+    """Raise `TaskError` if these numbers of rows of labels, predictions or values are not that of the examples."""
+    if rows != {examples}:
+        raise TaskError(
+            f"metric {measured!r}: slices are for labels and predictions with one row for each of {examples} "
+            f"examples, found {' and '.join(map(str, sorted(rows)))} rows: leave Task(slices=…) out"
+        )
 
 
 def _add_groups(metric: Sums, groups: RandomGroups, why: ExactSum, batch: EvalBatch) -> None:

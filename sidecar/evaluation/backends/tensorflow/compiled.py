@@ -85,11 +85,11 @@ class CompiledMeasurement:
             except CannotBeMergedError as error:
                 self.put_in_turn(name, error.reason)
         self._by_result = self._sources(first)  # runs the step again
-        self.inputs = MetricInputs({} if task.intervals is False else self._of_results())
+        self.inputs = MetricInputs(self._of_results(), task)
         with self.inputs.noted() as updates:
             if self.inputs:
                 self._test(first)
-        self.inputs.choose(updates, examples_in(first))
+        self.inputs.choose(updates, examples_in(first), self.tolerance)
         names = self._not_of_metrics(flat(results))
         self._order = [name for name in flat(results) if name in self._by_result or name in names]
         self._derived = DerivedResults(model, self._metrics, self.in_turn, names, first, self._after(first))
@@ -267,7 +267,7 @@ class CompiledMeasurement:
         if found.by_example:
             listed = ", ".join(found.by_example)
             notes += (f"{listed}: all examples count alike; Keras 3 takes the mean over its batches",)
-        return MetricResult(found.values, notes=notes)
+        return MetricResult(found.values, notes=notes, slices=found.slices)
 
     def _add_metric(self, found: "_Numbers", states: SetStates, name: str, source: str) -> None:
         metric = self._metrics[source]
@@ -277,7 +277,10 @@ class CompiledMeasurement:
         )
         if source not in found.sources_of_batches:
             result = self.inputs.with_intervals(result, states, name, name)
+            result = self.inputs.with_slices(result, states, name, name)
         found.values |= result.values
+        for label, of_slice in result.slices.items():
+            found.slices.setdefault(label, {}).update(of_slice)
         found.notes += result.notes
         if id(metric.metric) in self._unweighted:
             found.by_example += numbers
@@ -333,6 +336,7 @@ class _Numbers:
 
     sources_of_batches: set[str]
     values: dict[str, Value] = field(default_factory=dict)
+    slices: dict[str, dict[str, Value]] = field(default_factory=dict)
     of_batches: list[str] = field(default_factory=list)
     by_example: list[str] = field(default_factory=list)
     notes: tuple[str, ...] = ()  # about intervals, and metrics in turn

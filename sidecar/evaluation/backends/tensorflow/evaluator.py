@@ -36,6 +36,7 @@ from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.restore import variables_of
 from sidecar.evaluation.backends.tensorflow.saved_graph import SavedGraph, is_saved_model
 from sidecar.evaluation.backends.tensorflow.set_checks import SetChecks
+from sidecar.evaluation.backends.tensorflow.sliced_metric import missing_in_slices
 from sidecar.evaluation.backends.tensorflow.step import NO_SEED, Step
 from sidecar.evaluation.backends.tensorflow.traced_steps import TracedSteps
 from sidecar.evaluation.backends.tensorflow.weights import Weights
@@ -416,7 +417,7 @@ class KerasEvaluator:
             third = (batches.third_part.notes if batches.third_part else ()) + batches.notes
             step = self._step_of(batches).notes
             notes = numbers.notes + negatives + drawn + self._recurrent.notes() + tables + third + step
-            notes += notes_on(self.model)
+            notes += notes_on(self.model) + missing_in_slices(numbers)
             results[batches.name] = replace(numbers, notes=notes)
         return results
 

@@ -187,13 +187,21 @@ class KerasMetric:
         if self.divides:
             total, count = map(float, sums)
             return {shown: total / count if count else math.nan}
-        if _result_is_inherited(self.metric, "Sum"):
+        if not self.has_formula:
             return {shown: float(sums[0])}
-        for variable, array in zip(self.metric.variables, sums, strict=True):
-            variable.assign(tf.cast(tf.constant(array), variable.dtype))
-        numbers = self._by_name(self.metric.result(), shown)
+        numbers = self._by_name(self.result_after(sums), shown)
         self.metric.reset_state()
         return numbers
+
+    def result_after(self, totals: Sequence[Any]) -> Any:
+        """Return the result for these values of the variables, within a trace, too."""
+        self.reset(totals)
+        return self.metric.result()
+
+    @property
+    def has_formula(self) -> bool:
+        """Return whether `numbers` asks Keras for a result."""
+        return not (self.divides or _result_is_inherited(self.metric, "Sum"))
 
     def totals(self, states: SetStates) -> list[Any]:
         """Return the values of the variables over all batches."""
@@ -223,11 +231,15 @@ class KerasMetric:
         """Return whether the number is an area under a curve of scores."""
         return class_named(self.metric, "AUC") is not None
 
-    def result_of(self, names: Sequence[str], *arguments: Any) -> Any:
-        """Return the result of a single update, within a trace, too. `names`: those of the last arguments."""
+    def update(self, names: Sequence[str], *arguments: Any) -> None:
+        """Update once from the identity, within a trace, too. `names`: those of the last arguments."""
         self.reset()
         first = len(arguments) - len(names)
         self.metric.update_state(*arguments[:first], **dict(zip(names, arguments[first:], strict=True)))
+
+    def result_of(self, names: Sequence[str], *arguments: Any) -> Any:
+        """Return the result of a single update, as `update` makes it."""
+        self.update(names, *arguments)
         return self.metric.result()
 
     def single_numbers(self, result: Any, shown: str) -> dict[str, float]:

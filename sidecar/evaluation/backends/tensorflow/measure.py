@@ -72,7 +72,7 @@ class Measurement(Protocol):
     """The metrics that are updated in turn, outside of `step`."""
 
     inputs: MetricInputs
-    """The metrics that may have intervals from a sample of the examples."""
+    """The metrics that may have slices, or intervals from a sample of the examples."""
 
     tolerance: float
     """The relative difference allowed between sums over a batch and sums over its parts."""
@@ -196,11 +196,11 @@ class ChosenMeasurement:
             self._loss.try_out(y, predictions, weights, examples_in(first))
             if self._loss.is_of_batches:
                 self.of_batches.add(_LOSS)
-        self.inputs = MetricInputs({} if task.intervals is False else self.stateful_metrics)
+        self.inputs = MetricInputs(self.stateful_metrics, task)
         with self.inputs.noted() as updates:
             for output, metric in self._traced.values() if self.inputs else ():
                 metric.step(*_of_output(output, y, predictions, weights))
-        self.inputs.choose(updates, examples_in(first))
+        self.inputs.choose(updates, examples_in(first), self.tolerance)
         self._outputs = list(dict.fromkeys(output for output, _ in self._neutral.values()))
         inputs_of_first = self._neutral_inputs(y, predictions, weights)
         trial = tf.nest.map_structure(lambda tensor: [array_of(tensor)], inputs_of_first)
@@ -400,6 +400,7 @@ class ChosenMeasurement:
             result = traced.compute(within(states, name))
             if name not in of_batches:
                 result = self.inputs.with_intervals(result, states, name, str(traced.metric.name))
+                result = self.inputs.with_slices(result, states, name, str(traced.metric.name))
             yield name, output, result
         for name, (output, metric) in self._neutral.items():
             yield name, output, sliced.computed(metric, within(states, name))

@@ -1,0 +1,247 @@
+"""Update a metric of Keras with the rows of each slice of a batch, given what a traced step updated it with.
+
+The metric begins with its identity for each slice of each batch, so its states depend neither on workers nor on which
+batches are added together. One call of a trace loops over the slices of several batches: calls for each cost more. A
+metric that counts is updated with the rows of several batches at once, which gives the same bits. Another trace loops
+over the states of all slices for their results.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.backends.tensorflow.data import array_of
+from sidecar.evaluation.backends.tensorflow.graph_memory import clusters_graphs
+from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, named_numbers
+from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, is_written_by_keras
+from sidecar.evaluation.backends.tensorflow.metrics_in_turn import MASK
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.metrics import sliced
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
+from sidecar.evaluation.states import KeyedStates, SetStates
+
+_BYTES: Final = 16 << 20  # of the states that one call returns
+_BYTES_OF_FLOAT32: Final = 4
+_MATRIX: Final = 2  # dimensions of scores of classes
+_EXACT: Final = 1 << 24  # float32 holds smaller whole numbers
+_COUNTING: Final = (
+    *("_ConfusionMatrixConditionCount", "Precision", "Recall", "SensitivitySpecificityBase", "AUC", "_IoUBase"),
+    "FBetaScore",
+)
+"""Classes of Keras that count, given labels that are whole numbers, and no weights."""
+
+
+class SlicedMetric:
+    """Hold one metric that each batch updates once, with dense tensors that have a row for each example.
+
+    `metric`: the metric. `tensors`: its arguments for a first batch. `names`: the names of the last ones of them.
+    """
+
+    def __init__(self, metric: KerasMetric, tensors: Sequence[Any], names: Sequence[str]) -> None:
+        self._metric, self._names, self._arguments = metric, names, len(tensors)
+        self._masked = [place for place, tensor in enumerate(tensors) if mask_of(tensor) is not None]
+        self._bytes = max(1, sum(array.nbytes for array in metric.identity))
+        self._specs: list[Any] | None = None  # of a trace; None: the metric is updated without one
+        self._trace: Any = None
+        self._result_trace: Any = None
+
+    def can_be_cut(self, tensors: Sequence[Any], tolerance: float) -> bool:
+        """Return whether states are small sums, and those of a batch are the sum of those of its even and odd rows.
+
+        `tensors`: its arguments for a first batch, followed by their masks.
+        """
+        if not KeyedStates.can_hold(self._metric.states(EvalSetInfo(None, Shard(0, 1)))):
+            return False
+        rows = np.arange(len(tensors[0]))
+        try:
+            whole, *halves = (self._updated(tensors, part) for part in (rows, rows[::2], rows[1::2]) if len(part))
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - a metric may take whole batches only
+            return False
+        finally:
+            self._metric.metric.reset_state()
+        return len(rows) == 1 or not self._metric.depends_on_batches(whole, halves, tolerance)
+
+    def prepare(self, tensors: Sequence[Any], examples: Any) -> None:
+        """Note, within the traced step, the shapes that `add` will get, as they are known there. Empty: none."""
+        is_fixed = tf.executing_eagerly() or tf.get_static_value(examples) is not None or clusters_graphs()
+        self._trace = self._specs = None
+        if not is_fixed and all(tensor.shape.rank is not None for tensor in tensors):
+            self._specs = [tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in tensors]
+
+    def states(self, info: EvalSetInfo) -> SetStates:
+        """Return the new state of the slices of a set; nothing for a set without slices."""
+        return sliced.states_by_slice(self._metric.states, info)
+
+    def add(
+        self,
+        states: SetStates,
+        tensors: Sequence[Sequence[NDArray[Any]]],
+        examples: Sequence[int],
+        firsts: Sequence[int | None],
+    ) -> None:
+        """Add the rows of each slice of several batches: for each tensor a list with one array per batch."""
+        name = str(self._metric.metric.name)
+        if not tensors:
+            raise TaskError(
+                f"metric {name!r}: slices are for metrics that test_step updates with a row for each example, outside "
+                f"of branches and loops: leave Task(slices=…) out"
+            )
+        batches = list(zip(*tensors, strict=True))
+        for batch, count in zip(batches, examples, strict=True):
+            sliced.require_rows(name, count, set(map(len, batch)))
+        are_alike = len({tuple((part.shape[1:], part.dtype) for part in batch) for batch in batches}) == 1
+        for together in [slice(None)] if are_alike else [slice(place, place + 1) for place in range(len(batches))]:
+            arrays = [np.concatenate(of_tensor[together]) for of_tensor in tensors]
+            places = sliced.joined_places(firsts[together], examples[together])
+            ends = [0, len(places)] if self._counts(arrays) else list(accumulate(examples[together], initial=0))
+            found = [
+                (of_slice, begin + rows)
+                for begin, end in pairwise(ends)
+                for of_slice, rows in sliced.slices_of(name, states, places[begin:end], {end - begin})
+            ]
+            parts, most = list(map(tf.constant, arrays)), max(1, _BYTES // self._bytes)
+            for first in range(0, len(found), most):
+                self._add(parts, found[first : first + most])
+
+    def _counts(self, arrays: Sequence[NDArray[Any]]) -> bool:
+        """Return whether each row of these arguments adds whole numbers to the states, and their sums have no rounding.
+
+        There are no weights, labels are whole numbers, and an accuracy has one value for each row.
+        """
+        metric, (labels, predictions, *others) = self._metric.metric, arrays
+        is_wide = all(array.dtype.itemsize >= _BYTES_OF_FLOAT32 for array in self._metric.identity)
+        has_weights = others or getattr(metric, "label_weights", None) is not None
+        if has_weights or not is_wide or not is_written_by_keras(type(metric)):
+            return False
+        name, rows = type(metric).__name__, len(labels)
+        if class_named(metric, "MeanMetricWrapper") is not None and name.endswith("Accuracy"):
+            scores = predictions[:, 0] if "Categorical" in name and predictions.ndim == _MATRIX else predictions
+            chosen = labels[:, 0] if name.startswith(("Categorical", "TopK")) and labels.ndim == _MATRIX else labels
+            return max(scores.size, chosen.size) == rows < _EXACT
+        if not any(class_named(metric, counting) is not None for counting in _COUNTING):
+            return False
+        largest = np.abs(labels).max(initial=1)
+        return max(labels.size, predictions.size) * largest < _EXACT and bool((labels == np.rint(labels)).all())
+
+    def _add(self, tensors: Sequence[Any], found: Sequence[tuple[SetStates, NDArray[np.intp]]]) -> None:
+        """Add these rows of tensors to the states of their slices, one part after the other."""
+        changes = self._changes(tensors, [rows for _, rows in found])
+        by_slice: dict[int, list[int]] = {}
+        for number, (of_slice, _) in enumerate(found):
+            by_slice.setdefault(id(of_slice), []).append(number)
+        for numbers in by_slice.values():
+            self._metric.add(found[numbers[0]][0], [list(array[numbers]) for array in changes])
+
+    def _changes(self, tensors: Sequence[Any], rows: Sequence[NDArray[np.intp]]) -> list[NDArray[Any]]:
+        """Return the variables after an update with each of these rows, stacked."""
+        if self._specs is None:
+            return [np.stack(each) for each in zip(*(self._updated(tensors, part) for part in rows), strict=True)]
+        if self._trace is None:
+            size, autograph = tf.TensorSpec([None], tf.int64), is_keras_2(self._metric.metric)
+            function = tf.function(self._loop, input_signature=[self._specs, size, size], autograph=autograph)
+            self._trace = function.get_concrete_function()
+        ends = np.cumsum([0, *map(len, rows)])
+        return list(map(array_of, self._trace(tensors, tf.constant(np.concatenate(rows)), tf.constant(ends))))
+
+    def _loop(self, tensors: Sequence[Any], rows: Any, ends: Any) -> Any:
+        """Return, within a trace, the variables after each part, whose rows end at these places of all rows."""
+        return tf.map_fn(
+            lambda number: self._update([tf.gather(each, rows[ends[number] : ends[number + 1]]) for each in tensors]),
+            tf.range(tf.shape(ends)[0] - 1),
+            fn_output_signature=[tf.TensorSpec(array.shape, array.dtype) for array in self._metric.identity],
+            parallel_iterations=1,  # all of them change the same variables
+        )
+
+    def with_slices(self, result: MetricResult, states: SetStates, shown: str) -> MetricResult:
+        """Return the result of the whole set with the numbers of each slice. `shown`: the name of a single number."""
+        by_slice = states.get(sliced.BY_SLICE)
+        if not isinstance(by_slice, KeyedStates):
+            return result
+        labels, of_slices = [label for label, _ in by_slice.items()], [one for _, one in by_slice.items()]
+        if self._metric.has_formula and len(labels) > 1 and not clusters_graphs():
+            most = max(2, _BYTES // self._bytes)
+            numbers = [
+                named_numbers(self._metric.metric, shown, found, shown)
+                for first in range(0, len(labels), most)
+                for found in self._results([self._metric.totals(one) for one in of_slices[first : first + most]])
+            ]
+            self._metric.metric.reset_state()
+        else:
+            numbers = [self._metric.numbers(one, shown) for one in of_slices]
+        values = [{name: value(number, result.values[name].goal) for name, number in each.items()} for each in numbers]
+        return replace(result, slices=dict(zip(labels, values, strict=True)))
+
+    def _results(self, totals: Sequence[Sequence[NDArray[Any]]]) -> list[Any]:
+        """Return the result for each of these states: from a trace, if that gives the bits of the first one without."""
+        first = self._metric.result_after(totals[0])
+        if all(map(tf.is_tensor, tf.nest.flatten(first))):
+            try:
+                traced = self._traced_results(totals, first)
+            except MemoryError:
+                raise
+            except Exception:  # noqa: BLE001 - a formula may look at numbers, which a trace does not have
+                traced = []
+            plain = tf.nest.map_structure(array_of, first)
+            if traced and all(map(_is_same, tf.nest.flatten(plain), tf.nest.flatten(traced[0]))):
+                return traced
+        return [first, *map(self._metric.result_after, totals[1:])]
+
+    def _traced_results(self, totals: Sequence[Sequence[NDArray[Any]]], first: Any) -> list[Any]:
+        stacked = [np.stack(arrays) for arrays in zip(*totals, strict=True)]
+        if self._result_trace is None:
+            of_result = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), first)
+
+            def results(states: list[Any]) -> Any:
+                after = self._metric.result_after
+                return tf.map_fn(after, states, fn_output_signature=of_result, parallel_iterations=1)
+
+            specs = [tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in stacked]
+            autograph = is_keras_2(self._metric.metric)
+            self._result_trace = tf.function(results, input_signature=[specs], autograph=autograph)
+        arrays = tf.nest.map_structure(array_of, self._result_trace(list(map(tf.constant, stacked))))
+        return [tf.nest.map_structure(itemgetter(number), arrays) for number in range(len(totals))]
+
+    def _updated(self, tensors: Sequence[Any], rows: NDArray[np.intp]) -> list[NDArray[Any]]:
+        return list(map(array_of, self._update([tf.gather(tensor, rows) for tensor in tensors])))
+
+    def _update(self, tensors: list[Any]) -> list[Any]:
+        for place, mask in zip(self._masked, tensors[self._arguments :], strict=True):
+            setattr(tensors[place], MASK, mask)
+        self._metric.update(self._names, *tensors[: self._arguments])
+        return self._metric.read()
+
+
+def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return np.array_equal(one, other, equal_nan=True)
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that Keras attached to a tensor; `None` without one."""
+    return getattr(tensor, MASK, None)
+
+
+def with_masks(tensors: Sequence[Any]) -> list[Any]:
+    """Return tensors, followed by the masks that Keras attached to some of them."""
+    return [*tensors, *(mask for mask in map(mask_of, tensors) if mask is not None)]
+
+
+def missing_in_slices(result: MetricResult) -> tuple[str, ...]:
+    """Return a note on the numbers of a set that its slices do not have; nothing for a set without slices."""
+    found = {name for numbers in result.slices.values() for name in numbers}
+    missing = [name for name in result.values if name not in found] if result.slices else []
+    if not missing:
+        return ()
+    note = (
+        f"no numbers by slice: {', '.join(missing)}; metrics of Keras have them if each batch updates them once, with "
+        f"a row for each example, and if their states are small sums that do not depend on batches"
+    )
+    return (note,)
