@@ -8,7 +8,8 @@ from table import Figure, Table
 HOW = """One thread evaluates the convolutional net with PyTorch on 4,000 examples of 32×32×3 in batches of 64 (loss and
 accuracy with their intervals), in turn as it is, with slices, and with an F1 score of `Sums` and its interval. Seconds
 of the processor, medians; the figures are the medians over the turns of how much longer the whole evaluation took. Rows
-*Keras* are those of the same net with TensorFlow, with F1 score and area, and `Task(intervals=…)`."""
+*Keras* are those of the same net with TensorFlow, with F1 score and area, without intervals or with those of
+`Task(intervals=…)`, and with slices. Metrics with weights are updated for each slice of each batch."""
 COLUMNS = ("", "slices", "evaluation", "longer by")
 
 
@@ -39,17 +40,20 @@ def measure(quick):
 
 
 def _of_keras(quick):
-    """Return rows of evaluations without intervals from a sample, with those that cost little, and with all."""
-    found = {False: [], None: [], True: []}
-    with scratch() as folder, Child("keras_intervals.py", folder=folder, BENCH_EXAMPLES="4000") as child:
+    """Return rows of evaluations as they are, with intervals from a sample, and with slices, also with weights."""
+    names = ("plain", "intervals=None", "intervals=True", "slices", "many slices")
+    found, slices = {name: [] for name in (*names, "weights", "weights, slices", "weights, many slices")}, {}
+    with scratch() as folder, Child("keras_more.py", folder=folder, BENCH_EXAMPLES="4000") as child:
         for number in range((2 if quick else 9) + 1):
-            for wanted, seconds in found.items():
-                answer = child.ask(wanted=wanted)
+            for name, seconds in found.items():
+                answer = child.ask(name=name)
+                slices[name] = answer["slices"]
                 if number:  # the first traces
                     seconds.append(answer["seconds"])
     rows = []
-    for wanted, seconds in found.items():
-        more = statistics.median(one / plain for one, plain in zip(seconds, found[False], strict=True)) - 1
-        longer = "" if wanted is False else f"{100 * more:.1f}%"
-        rows.append((f"Keras: intervals={wanted}", "", statistics.median(seconds), longer))
+    for name, seconds in found.items():
+        base = "weights" if name.startswith("weights") else "plain"
+        more = statistics.median(one / plain for one, plain in zip(seconds, found[base], strict=True)) - 1
+        longer = "" if name == base else f"{100 * more:.1f}%"
+        rows.append((f"Keras: {name}", slices[name] or "", statistics.median(seconds), longer))
     return rows
