@@ -1,8 +1,9 @@
 """Find the parts of a checkpoint's content that may hold the values of a model: mappings and modules with tensors."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -75,6 +76,43 @@ def entries_of(content: Any) -> Iterator[Entry]:
             ]
 
 
+def joined_entries(
+    content: Any, where: str | Callable[[Any], Any] | None, parts_of_model: Collection[str]
+) -> Iterator[Entry]:
+    """Yield entries that hold the values of several parts of the model, each with the state dict of its own.
+
+    For example, `{"encoder": …, "decoder": …}` are the parts `encoder` and `decoder`. `parts_of_model`: the first parts
+    of the model's names. Anything else at such a place is left out.
+    """
+    at, within = ("", content) if where is None else (where, None)
+    if isinstance(where, str):
+        within, rest = _inner(content, where)
+        within = None if rest else within
+    elif where is not None:
+        at, within = CHOSEN, where(content)
+    for place, container in islice(places_of(within, str(at)), MAX_CONTAINERS if where is None else 1):
+        parts = {str(name): value for name, value in parts_of(container).items() if str(name) in parts_of_model}
+        if isinstance(container, nn.Module) or not any(_is_container(value) for value in parts.values()):
+            continue
+        values, versions = dict[str, Any](), dict[str, Any]()
+        for name, part in parts.items():
+            _flatten(name, part, values, versions, _DEEPEST)
+        yield Entry(place or WHOLE, values, versions or None)
+
+
+def _flatten(place: str, part: Any, values: dict[str, Any], versions: dict[str, Any], depth: int) -> None:
+    """Add the tensors in a part to `values`, by their whole names, and what it says of classes to `versions`."""
+    if not _is_container(part):
+        if isinstance(part, torch.Tensor) or place.rpartition(".")[2] == _EXTRA:
+            values[place] = part
+        return
+    inner = parts_of(part)
+    for name, version in (getattr(inner, "_metadata", None) or {}).items():
+        versions[f"{place}.{name}".rstrip(".")] = version
+    for name, value in inner.items() if depth else ():
+        _flatten(f"{place}.{name}", value, values, versions, depth - 1)
+
+
 def is_state(name: Any) -> bool:
     """Return whether a key is that of a state of training, such as the optimizer's."""
     return isinstance(name, str) and _STATES.fullmatch(name.partition(".")[0]) is not None
@@ -129,13 +167,7 @@ def _at(content: Any, where: str) -> Entry:
 
     Raises `EvaluationError` if there is neither.
     """
-    inner, names = content, where.split(".") if where else []
-    while names:
-        parts = {str(name): value for name, value in parts_of(inner).items()}
-        joined = next((n for n in range(len(names), 0, -1) if ".".join(names[:n]) in parts), 0)
-        if not joined:
-            break
-        inner, names = parts[".".join(names[:joined])], names[joined:]
+    inner, names = _inner(content, where)
     if not names:
         return _entry(where or WHOLE, inner)
     prefix = ".".join(names)
@@ -155,6 +187,18 @@ def _at(content: Any, where: str) -> Entry:
             if isinstance(name, str) and f"{name}.".startswith(prefix)
         }
     return Entry(where, below, versions)
+
+
+def _inner(content: Any, where: str) -> tuple[Any, list[str]]:
+    """Return what lies at a place as far as it exists in the content, and the rest of the place."""
+    inner, names = content, where.split(".") if where else []
+    while names:
+        parts = {str(name): value for name, value in parts_of(inner).items()}
+        joined = next((n for n in range(len(names), 0, -1) if ".".join(names[:n]) in parts), 0)
+        if not joined:
+            break
+        inner, names = parts[".".join(names[:joined])], names[joined:]
+    return inner, names
 
 
 def _held(inner: Any) -> str:

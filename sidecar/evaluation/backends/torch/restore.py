@@ -2,8 +2,9 @@
 
 A *set* of weights is a part of the content whose names are exactly those of the model, after the names of wrappers are
 taken off at any level, such as `module.` of DistributedDataParallel and `_orig_mod.` of torch.compile, and one common
-prefix. If none or several sets fit, the error names them and the line to write. Of parameters that the model ties, one
-may be stored for all, as in safetensors.
+prefix. Parts of the model may have state dicts of their own, such as `{"encoder": …, "decoder": …}`. If none or several
+sets fit, the error names them and the line to write. Of parameters that the model ties, one may be stored for all, as
+in safetensors.
 
 Modules may convert what they load, such as values of an earlier version of their class. Then only `load_state_dict`
 knows which names fit. It is tried on the model itself, twice, with different values in the model before: a value that
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sidecar.evaluation.backends.torch.content import Entry, chosen_entries, entries_of
+from sidecar.evaluation.backends.torch.content import Entry, chosen_entries, entries_of, joined_entries
 from sidecar.evaluation.backends.torch.restore_notes import (
     difference,
     kept_notes,
@@ -47,6 +48,7 @@ from sidecar.evaluation.backends.torch.weight_sets import (
     sets_that_fit,
     surplus_values,
     values_of,
+    without_wrappers,
 )
 from sidecar.evaluation.failures import mismatch, without_advice
 from sidecar.system.plain_text import listed
@@ -80,6 +82,11 @@ def restore(
     target = Target.of(model, kept, ignore)
     entries = chosen_entries(stored.content, where)
     fitting = different([fit for entry in entries for fit in sets_that_fit(entry, target)])
+    if not fitting:
+        parts = {each.partition(".")[0] for name in target.own for each in (name, without_wrappers(name))}
+        joined = list(joined_entries(stored.content, where, parts))
+        fitting = different([fit for entry in joined for fit in sets_that_fit(entry, target)])
+        entries = [*entries, *joined]
     fitting = [fit for fit in fitting if not other_shapes(fit, target.own)] or fitting
     if len(fitting) > 1:
         raise mismatch(several(fitting))

@@ -32,7 +32,7 @@ from sidecar.evaluation.backends.torch.weight_sets import (
 from sidecar.evaluation.name_patterns import matches
 from sidecar.system.plain_text import listed
 
-_QUANTIZED: Final = re.compile(r"scale|absmax|SCB|zero_?point|qzeros|quant_(?:map|state)", re.IGNORECASE)
+_QUANTIZED: Final = re.compile(r"scale|amax|absmax|SCB|zero_?point|qzeros|quant_(?:map|state)", re.IGNORECASE)
 _ADAPTER: Final = re.compile(r"lora|adapter|ia3", re.IGNORECASE)
 
 

@@ -112,6 +112,55 @@ def test_two_entries_of_one_file(tmp_path):
     assert losses(path, **written_in(message))[0] == pytest.approx(right(average), rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["parts", "of several models", "lists", "modules", "wrapped"])
+def test_parts_with_state_dicts_of_their_own(tmp_path, kind):
+    """As tutorials save an encoder and a decoder; `checkpoint=` chooses where there are several models."""
+    import torch
+    from torch import nn
+
+    def ensemble():
+        class Ensemble(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.models = nn.ModuleList(classifier() for _ in range(3))
+
+            def forward(self, x):
+                return sum(model(x) for model in self.models)
+
+        return Ensemble()
+
+    if kind == "lists":
+        model = ensemble()
+        for number, part in enumerate(model.models):
+            part.load_state_dict(trained(number).state_dict())
+        path = save({"models": [part.state_dict() for part in model.models], "step": 20}, tmp_path)
+        assert losses(path, build_model=ensemble)[0] == pytest.approx(right(model), rel=1e-6)
+        return
+    model, other = trained(1), trained(2)
+    parts = {"body": model.body.state_dict(), "head": model.head.state_dict()}
+    further = {"optimizer": {}, "critic": nn.Linear(3, 1).state_dict(), "step": 20}
+    if kind == "wrapped":
+        parts = {name: {f"module.{at}": value for at, value in part.items()} for name, part in parts.items()}
+    if kind == "modules":
+        path = save({"body": model.body, "head": model.head} | further, tmp_path)
+        with torch.serialization.safe_globals([nn.Sequential, nn.Linear, nn.ReLU, set]):
+            assert losses(path)[0] == pytest.approx(right(model), rel=1e-6)
+        return
+    if kind != "of several models":
+        assert losses(save(parts | further, tmp_path))[0] == pytest.approx(right(model), rel=1e-6)
+        return
+    others = {"body": other.body.state_dict(), "head": other.head.state_dict()}
+    path = save({"model": parts, "ema": others}, tmp_path)
+    message = refused(path)
+    assert "Task(checkpoint='model') or Task(checkpoint='ema')" in message
+    assert losses(path, **written_in(message))[0] == pytest.approx(right(other), rel=1e-6)
+    assert losses(path, checkpoint=lambda c: c["model"])[0] == pytest.approx(right(model), rel=1e-6)
+    del others["head"]["bias"]
+    message = refused(save({"ema": others, "step": 20}, tmp_path))
+    assert "missing there: head.bias" in message
+    assert losses(tmp_path / "step-20.pt", **written_in(message))[1]
+
+
 def test_two_prefixes_in_one_mapping(tmp_path):
     """An averaged model next to the one that is trained, in one state dict."""
     import torch
@@ -463,6 +512,10 @@ def test_no_advice_to_ignore_the_scales_of_quantized_weights(tmp_path):
     path = save({**values, "head.weight_scale_inv": torch.ones(1)}, tmp_path)
     assert "ignore" not in refused(path)
     assert "quantized" in refused(path)
+    of_modelopt = {"head.input_quantizer._amax": torch.tensor(2.0), "head.weight_quantizer._amax": torch.ones(3, 1)}
+    message = refused(save({"model_state_dict": {**values, **of_modelopt}}, tmp_path))
+    assert "ignore" not in message
+    assert "quantized" in message
     message = refused(save({**values, "logit_scale": torch.ones(1)}, tmp_path))
     assert "ignore=['logit_scale']" in message
     assert "quantized" not in message
