@@ -23,6 +23,7 @@ import numpy as np
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.structure import map_leaves
 from sidecar.evaluation.failures import EvaluationError, following_from_code, task_error, without_advice
+from sidecar.evaluation.metrics.argument_names import kind_of, parameters_of, told_apart
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn, held_by, numbers_of
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.row_comparison import are_near
@@ -34,8 +35,6 @@ _MAX_NUMBERS: Final = 50
 _MAX_BYTES: Final = 2 << 30
 """Limit of the labels and predictions that a function gets at once."""
 
-_OF_PREDICTIONS: Final = ("pred", "score", "prob", "logit", "hat", "output", "hypothes", "input")
-_OF_LABELS: Final = ("true", "target", "label", "ref", "truth", "actual", "expected")
 _WEIGHTS: Final = ("sample_weight", "sample_weights", "weights")
 _TAKE_TENSORS: Final = ("torch", "torchmetrics", "torcheval", "torchvision", "ignite", "monai")
 _TAKE_ARRAYS: Final = ("sklearn", "scipy", "numpy", "keras", "tf_keras", "tensorflow", "evaluate", "seqeval", "jax")
@@ -305,7 +304,7 @@ class InTurn:
 
     @property
     def _takes_weights(self) -> bool:
-        return any(name in _WEIGHTS for name in _parameters(self._called_function))
+        return any(name in _WEIGHTS for name in parameters_of(self._called_function))
 
     @property
     def _called_function(self) -> Any:
@@ -319,8 +318,8 @@ class InTurn:
     def _call(self, predictions: str = "predictions", more: str = "") -> str:
         """Return the call of a function, in the order of its parameters."""
         function = str(getattr(_inner(self._measure), "__name__", self.name)).replace("<lambda>", "function")
-        names = [name for name in _parameters(self._called_function) if name not in _WEIGHTS][:_BOTH]
-        is_reversed = len(names) == _BOTH and _told_apart(*names).get(names[0]) == 1
+        names = [name for name in parameters_of(self._called_function) if name not in _WEIGHTS][:_BOTH]
+        is_reversed = len(names) == _BOTH and told_apart(*names).get(names[0]) == 1
         arguments = f"{predictions}, y" if is_reversed else f"y, {predictions}"
         return f"{function}({arguments}{more})"
 
@@ -329,7 +328,7 @@ class InTurn:
 
         Raises `TaskError` if the names of the parameters do not tell them apart.
         """
-        parameters = _parameters(self._called_function)
+        parameters = parameters_of(self._called_function)
         plain = [one for one in parameters.values() if one.name not in _WEIGHTS]
         needed = [one.name for one in plain if one.default is one.empty]
         first = [one.name for one in plain if one.name in needed or one.kind is not one.KEYWORD_ONLY][:_BOTH]
@@ -339,12 +338,12 @@ class InTurn:
             return lambda y, predictions, _: ([(predictions, y)], {})
         elif len(needed) > _BOTH:
             kinds = {}
-        elif len(first) == _BOTH and (first[1] in needed or _kind(first[1]) is not None):
-            kinds = _told_apart(*first)
+        elif len(first) == _BOTH and (first[1] in needed or kind_of(first[1]) is not None):
+            kinds = told_apart(*first)
         else:
-            kinds = {name: 1 for name in first[:1] if _kind(name) == 1}
+            kinds = {name: 1 for name in first[:1] if kind_of(name) == 1}
         if not kinds:
-            raise TaskError(self._not_told_apart(needed or first))
+            raise TaskError(self._nottold_apart(needed or first))
         weight = next((name for name in parameters if name in _WEIGHTS), None)
 
         def arguments(y: Any, predictions: Any, weights: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -362,7 +361,7 @@ class InTurn:
 
         return arguments
 
-    def _not_told_apart(self, needed: list[str]) -> str:
+    def _nottold_apart(self, needed: list[str]) -> str:
         if self._is_object:
             kind = type(self._measure).__name__
             line = (
@@ -375,7 +374,7 @@ class InTurn:
             )
         more = "".join(f", {name}=…" for name in needed[2:])
         line = f"sidecar.metrics.InTurn(lambda y, predictions: {self._call(more=more)}, name={self.name!r})"
-        if len(needed) > _BOTH and _told_apart(*needed[:_BOTH]):
+        if len(needed) > _BOTH and told_apart(*needed[:_BOTH]):
             return f"{self._label} needs {', '.join(needed[2:])} in addition to labels and predictions: write {line}"
         return (
             f"{self._label} is a function of ({', '.join(needed)}), which does not say what is the label and what the "
@@ -526,37 +525,6 @@ def _goal_of(measure: Any, name: str) -> Goal:
     if str(getattr(_inner(measure), "__module__", "")).startswith("sklearn."):
         return "max" if name.endswith("_score") else "min" if name.endswith(("_loss", "_error")) else "none"
     return "none"
-
-
-def _parameters(function: Any) -> dict[str, inspect.Parameter]:
-    """Return the named parameters of a function or of a module of PyTorch; none if they are unknown."""
-    forward = getattr(function, "forward", None)
-    called: Any = forward if callable(forward) and not inspect.isroutine(function) else function
-    try:
-        parameters = inspect.signature(called).parameters
-    except (TypeError, ValueError):  # a builtin
-        return {}
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name: one for name, one in parameters.items() if one.kind not in variadic}
-
-
-def _kind(name: str) -> int | None:
-    """Return 0 for a name of labels, 1 for one of predictions, None for others."""
-    lower = name.lower()
-    if any(word in lower for word in _OF_PREDICTIONS):
-        return 1
-    if lower in ("y", "gt") or any(word in lower for word in _OF_LABELS):
-        return 0
-    return None
-
-
-def _told_apart(first: str, second: str) -> dict[str, int]:
-    """Return which of two parameters gets the labels and which the predictions; nothing if the names do not say."""
-    kind, other = _kind(first), _kind(second)
-    if kind == other:
-        return {}
-    kind = 1 - other if kind is None and other is not None else kind
-    return {} if kind is None else {first: kind, second: 1 - kind}
 
 
 def _as_it_is(part: Any) -> Any:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.plain_arrays import plain_array
+from sidecar.evaluation.metrics.argument_names import labels_first
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.positions import as_numbers, counting, without_trailing_ones
@@ -23,7 +24,8 @@ class Mean:
 
     Args:
         function: Takes numpy arrays (n, …), or lists of n objects, such as texts, if the task gives lists. Returns one
-            value for each example (n,) or position (n, …).
+            value for each example (n,) or position (n, …). Parameters with names such as `preds` and `target` get what
+            their names say.
         name: Name of the metric and of its number.
         goal: "max" if larger values are better, "min" if smaller ones are, "none" if neither.
         bounds: Least and largest value that an example can have, such as (0, 1) for "right or wrong"; None: unknown.
@@ -45,7 +47,8 @@ class Mean:
         if bounds is not None and not (len(bounds) == _BOUNDS and bounds[0] < bounds[1]):
             raise TaskError(f"metric {name!r}: bounds={bounds!r} must be (least, largest), such as (0, 1)")
         self.name, self._bounds = name, bounds
-        self._function, self._goal, self._interval = function, goal, interval
+        self._function = None if function is None else labels_first(function)
+        self._goal, self._interval = goal, interval
         self._average = Average()
 
     def states(self, info: EvalSetInfo) -> SetStates:

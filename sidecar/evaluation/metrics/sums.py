@@ -8,6 +8,7 @@ import numpy as np
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.plain_arrays import plain_array
+from sidecar.evaluation.metrics.argument_names import labels_first
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import NamedSums, SetStates, state_of
 from sidecar.protocol.records import Goal
@@ -38,6 +39,7 @@ class Sums:
         function: Takes labels and predictions of one batch as numpy arrays (n, …), or as lists if the task gives lists.
             Returns sums over its examples by name: numbers or small arrays, with the same names and shapes for every
             batch. A function of three arguments gets the weights, too, which are `None` if there are none.
+            Parameters with names such as `preds` and `target` get what their names say.
         value: Takes the totals by name: int, float, or arrays of int64 or float64. Returns a number, or several by
             name; instead of a number there may be numbers by class.
         name: Name of the metric, and of its number if there is only one.
@@ -56,7 +58,7 @@ class Sums:
             if not callable(given):
                 raise TaskError(f"metric {name!r}: Sums takes a {argument}, found {given!r}")
         self.name = name
-        self._function, self._value, self._goal = function, value, goal
+        self._function, self._value, self._goal = labels_first(function), value, goal
         self._takes_weights = _takes_weights(function)
 
     def states(self, info: EvalSetInfo) -> SetStates:

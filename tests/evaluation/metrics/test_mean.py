@@ -17,6 +17,18 @@ def test_mean_of_a_function_of_labels_and_predictions(diabetes, number):
     assert number(metric, diabetes.y, diabetes.predictions, diabetes.weights) == pytest.approx(wanted, rel=1e-12)
 
 
+def test_parameters_get_what_their_names_say(diabetes, number):
+    """The order of torchmetrics is (preds, target), with which a relative error would be another number."""
+    y, predictions = diabetes.y + 30.0, diabetes.predictions
+    right = (np.abs(y - predictions) / y).mean()
+
+    def relative_error(preds, target):
+        return np.abs(preds - target) / target
+
+    for function in (relative_error, lambda y, p: relative_error(p, y), lambda a, b: relative_error(b, a)):
+        assert number(Mean(function), y, predictions) == pytest.approx(right, rel=1e-12)
+
+
 def test_mean_of_predictions(diabetes, number):
     """Such as of a model that returns its own loss; its labels are not looked at."""
     p = diabetes.predictions[:, None].astype(np.float32)

@@ -82,6 +82,15 @@ def test_weights_are_passed_to_a_function_that_takes_them(measure):
         measure(Sums(lambda _y, p: {"sum": p.sum()}, lambda totals: totals["sum"]), y, y, weights)
 
 
+def test_parameters_get_what_their_names_say(measure):
+    """With the order of torchmetrics, and with weights."""
+    y, predictions, weights = np.array([1.0, 2, 4]), np.array([1.0, 1, 2]), np.array([1.0, 0, 2])
+    share = Sums(lambda preds, target: {"found": preds.sum(), "there": target.sum()}, lambda t: t["found"] / t["there"])
+    assert measure(share, y, predictions).values["sums"].value == 4 / 7
+    weighted = Sums(lambda pred, target, w: {"p": (pred * w).sum(), "y": (target * w).sum()}, lambda t: t["p"] / t["y"])
+    assert measure(weighted, y, predictions, weights).values["sums"].value == 5 / 9
+
+
 @pytest.mark.parametrize(
     ("function", "value", "reason"),
     [

@@ -24,6 +24,7 @@ from sidecar.evaluation.backends.tensorflow.rounding import is_near
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.metrics import sliced
+from sidecar.evaluation.metrics.argument_names import first_kind, parameters_of
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
@@ -183,6 +184,12 @@ class _OutputLoss:
     """Compute the loss of one output: single values and their weights, or one value for each batch."""
 
     def __init__(self, loss: Any, *, weighted: bool) -> None:
+        if first_kind(loss) == 1:
+            names, name = ", ".join(list(parameters_of(loss))[:2]), getattr(loss, "__name__", type(loss).__name__)
+            raise task_error(
+                f"Task(loss={name}) is a function of ({names}), and Keras passes the labels first: write "
+                f"Task(loss=lambda y_true, y_pred: {name}(y_pred, y_true))"
+            )
         reduction = getattr(loss, "reduction", None)
         self.is_of_batches = reduction == "sum"  # the first batch may set it, too
         self.divides_by_weight = reduction == "mean_with_sample_weight"

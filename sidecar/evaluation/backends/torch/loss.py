@@ -2,7 +2,8 @@
 
 The number is the one that the criterion itself returns for the whole eval set as one batch. So it is divided by what
 torch divides by: the sum of class weights for `CrossEntropyLoss(weight=…)`, and only positions that are not ignored
-count. The order of arguments is that of torch: (predictions, y).
+count. The order of arguments is that of torch, (predictions, y), unless the names of the parameters say the other one,
+such as (y_true, y_pred).
 
 `step` computes `TorchLoss` for each batch. `unreduced_loss` makes the criterion return one loss for each item, and
 `output_losses` has a `TorchLoss` for each output of a model with several.
@@ -21,6 +22,7 @@ from sidecar.evaluation.backends.torch.tensors import is_short_integer, leaves, 
 from sidecar.evaluation.backends.torch.unreduced_loss import unreduced
 from sidecar.evaluation.failures import EvaluationError, first_line, task_error
 from sidecar.evaluation.first_batch import REPEATED_CALLS
+from sidecar.evaluation.metrics.argument_names import first_kind
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.positions import counting
@@ -66,6 +68,7 @@ class TorchLoss:
                 function.to(device)  # it may have class weights
         self._name = getattr(loss, "__name__", None) or type(loss).__name__
         self._is_module = isinstance(loss, nn.Module)
+        self._takes_labels_first = not _is_of_torch(self._single) and first_kind(loss) == 0
         self.adds_up = type(self._single) in (*_BY_CLASS, *_BY_ELEMENT)
         """Whether it is a class of torch, whose values are known to depend on single items alone."""
         self._is_sum, self._is_of_examples = reduction == "sum", reduction == "batchmean"
@@ -120,7 +123,7 @@ class TorchLoss:
     def _called(self, predictions: torch.Tensor, y: torch.Tensor) -> Any:
         """Return what the loss returns. Raises `EvaluationError` if a loss of torch does not take these tensors."""
         try:
-            return call("Task(loss=…)", self._single, predictions, y)
+            return call("Task(loss=…)", self._single, *self._ordered(predictions, y))
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             if not _is_refusal(self._single, error):
                 raise
@@ -129,13 +132,16 @@ class TorchLoss:
                 f"{first_line(error):.200}"
             ) from error
 
+    def _ordered(self, predictions: Any, y: Any) -> tuple[Any, Any]:
+        return (y, predictions) if self._takes_labels_first else (predictions, y)
+
     def _of_structures(self, y: Any, predictions: Any, weights: Any, examples: int | None) -> list[NDArray[Any]]:
         """Return the arrays of a function that takes outputs or labels with several parts, such as dicts."""
         if isinstance(self._single, (*_BY_CLASS, *_BY_ELEMENT)):
             raise _of_several(y, predictions)
         rows = next((len(leaf) for leaf in leaves([y, predictions]) if isinstance(leaf, torch.Tensor) and leaf.ndim), 0)
         try:
-            losses = call("Task(loss=…)", self._single, predictions, y)
+            losses = call("Task(loss=…)", self._single, *self._ordered(predictions, y))
         except (AttributeError, TypeError) as error:
             raise _of_several(y, predictions) from error
         if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) not in (rows, examples):
@@ -268,7 +274,7 @@ class TorchLoss:
 
     def _require_usual_divisor(self, whole: Callable[..., Any], losses: torch.Tensor, y: Any, predictions: Any) -> None:
         """Raise `EvaluationError` if a loss of one's own for a batch is not what its single values are summed up to."""
-        returned = call("Task(loss=…)", whole, predictions, y)
+        returned = call("Task(loss=…)", whole, *self._ordered(predictions, y))
         if not isinstance(returned, torch.Tensor) or returned.numel() != 1:
             return  # it does not reduce
         items = to_numpy(losses).astype(np.float64).reshape(-1)
@@ -284,10 +290,11 @@ class TorchLoss:
         if abs(summed - own) <= _TOLERANCE * scale or not (math.isfinite(summed) or math.isfinite(own)):
             return
         kind = "sum" if self._is_sum else "mean"
+        arguments = ", ".join(self._ordered("predictions", "y"))
         single = (
             f"{self._name}(reduction='none')"
             if self._is_module
-            else f"lambda predictions, y: {self._name}(predictions, y, reduction='none')"
+            else f"lambda predictions, y: {self._name}({arguments}, reduction='none')"
         )
         raise task_error(
             f"Task(loss={self._name}) is {own:.6g} for a batch, and the {kind} of its single values is {summed:.6g}. "

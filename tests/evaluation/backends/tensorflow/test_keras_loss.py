@@ -104,3 +104,16 @@ def test_a_first_batch_of_one_example(make):
     assert evaluate(make(sidecar_reduction=DECLARED), [Y[:1], Y[1:]]) == 19_020
     with pytest.raises(EvaluationError, match="seen"):
         evaluate(make(sidecar_reduction=DECLARED | {"seen": "max"}), [Y[:1], Y[1:]])
+
+
+def test_a_loss_whose_names_say_another_order_is_refused():
+    """Keras passes labels first, to a function from a script of PyTorch, too: the error would be relative to labels."""
+    from sidecar.evaluation.backends.tensorflow.keras_loss import KerasLoss
+    from sidecar.evaluation.failures import EvaluationError
+
+    def relative(preds, target):
+        return abs(preds - target) / target
+
+    with pytest.raises(EvaluationError, match=r"lambda y_true, y_pred: relative\(y_pred, y_true\)"):
+        KerasLoss(relative, None, weighted=False)
+    KerasLoss(lambda y_true, y_pred: relative(y_pred, y_true), None, weighted=False)

@@ -299,6 +299,32 @@ def test_own_functions_and_modules():
     assert plain.value == pytest.approx((scores(EXAMPLES) - uniform(EXAMPLES)).abs().mean().item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["function", "with a reduction", "module", "dicts"])
+def test_parameters_get_what_their_names_say(kind):
+    """Scripts that come from scikit-learn or Keras have the labels first."""
+    from torch import nn
+
+    def relative(y_true, y_pred):
+        return (y_true - y_pred).abs() / y_true
+
+    class Relative(nn.Module):
+        def forward(self, y_true, y_pred):
+            return relative(y_true, y_pred)
+
+    def reduced(y_true, y_pred, reduction="mean"):
+        return relative(y_true, y_pred).mean() if reduction == "mean" else relative(y_true, y_pred)
+
+    y, predictions = uniform(EXAMPLES) + 1, uniform(EXAMPLES) + 5
+    right = relative(y, predictions).mean().item()
+    if kind == "dicts":
+        losses, *_ = torch_loss(lambda y, out: relative(y["a"], out["a"])).arrays({"a": y}, {"a": predictions}, None)
+        assert losses.mean() == pytest.approx(right, rel=1e-6)
+        return
+    loss = {"function": relative, "with a reduction": reduced, "module": Relative()}[kind]
+    assert in_batches(loss, predictions, y).value == pytest.approx(right, rel=1e-6)
+    assert in_batches(lambda a, b: relative(b, a), predictions, y).value == pytest.approx(right, rel=1e-6)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_all_positions_ignored(reduction):
     """As torch: NaN for a mean of nothing, and 0 for a sum."""
