@@ -22,8 +22,10 @@ from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.division import Division
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
+from sidecar.evaluation.backends.torch.outside_modules import modules_in, require_repeated, require_restored
 from sidecar.evaluation.backends.torch.step import Step
 from sidecar.evaluation.backends.torch.tensors import part_of, types_of_device, types_of_outputs
+from sidecar.evaluation.backends.torch.torchmetrics_members import is_torchmetric
 from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
@@ -32,6 +34,7 @@ from sidecar.evaluation.eval_loop import LEFT_OUT, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.finished_batches import FinishedBatches
 from sidecar.evaluation.first_batch import FIRST_EXAMPLE, FirstBatch, OfParts, tried
+from sidecar.evaluation.measurement import chosen
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.repeatability import RandomDraws, SeededStep
 from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
@@ -65,6 +68,7 @@ class BatchRunner:
         self._of_compilation = repeatability.switch_off_compilation(self.model)
         self._draws = RandomDraws(repeatability.seed, repeatability.generators)
         self._first_batch: FirstBatch | None = None
+        self._require_nothing_outside()
         self._suspects: tuple[str, ...] = ()  # attributes of the model that a forward pass changes
         self._fresh: nn.Module | None = None  # a new model with the restored values, to compare its outputs
 
@@ -77,6 +81,17 @@ class BatchRunner:
         """Run the new model on a first batch of each eval set, given by name with its number of examples."""
         before = repeatability.attributes(self.model)
         for eval_set, (batch, examples) in batches.items():
+    def _require_nothing_outside(self) -> None:
+        """Raise `EvaluationError` for learned or random numbers outside of the model, which no checkpoint holds."""
+        for name, step in self._steps.items():
+            of_set = self._task.of_set(name) if name else self._task
+            require_restored(of_set, self.model)
+            networks = list(modules_in(step.metrics).values()) if isinstance(step, Step) else []
+            if isinstance(step, Step) and networks and _size_of(nn.ModuleList(networks)) <= _BUILT_TWICE_BYTES:
+                _seed(1)
+                require_repeated(step.metrics, [metric for _, metric in chosen(of_set, is_torchmetric)])
+                _seed(0)
+
             self._enter(eval_set)
             self._try_out(batch, examples)
         self._suspects = repeatability.changed_attributes(self.model, before)
