@@ -24,6 +24,9 @@ MODEL: Final = "\0model"
 LABELS: Final = "\0labels"
 """Stands among the names of metrics for labels and weights that a step returns."""
 
+ORDER: Final = "\0order"
+"""Stands among the names of metrics for labels that stand in other rows of a batch than their examples."""
+
 UNTESTED: Final = "\0untested"
 """Stands among the names of metrics for "parts of a batch cannot be evaluated"."""
 
@@ -35,6 +38,7 @@ _SIZE: Final = "another batch size gives another number"
 _NOTES: Final = {
     MODEL: f"the model's predictions for an example depend on the other examples of its batch; {_SIZE}",
     LABELS: f"labels or weights of an example depend on the other examples of its batch; {_SIZE}",
+    ORDER: "batches have their examples in another order than the data",
     LOGITS: (
         "predictions are not all from 0 to 1, and a metric compares them with thresholds from 0 to 1: let the last "
         "layer end in a sigmoid, or write from_logits=True for AUC and thresholds=0 for Precision and Recall"
@@ -50,11 +54,12 @@ class BatchDependence:
 
     The findings of an evaluation hold for later ones: a later checkpoint may hide them.
 
-    `names`: all metrics that may depend on the batches. `MODEL`, `LABELS`, `LOGITS` and `UNTESTED` are added.
+    `names`: all metrics that may depend on the batches. `MODEL`, `LABELS`, `ORDER`, `LOGITS` and `UNTESTED` are
+    added.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = (*dict.fromkeys(names), MODEL, LABELS, LOGITS, UNTESTED)
+        self._names = (*dict.fromkeys(names), MODEL, LABELS, ORDER, LOGITS, UNTESTED)
         self._found: dict[str, set[str]] = {}
 
     def add(self, eval_set: str, names: Iterable[str]) -> None:
@@ -94,9 +99,19 @@ class BatchDependence:
             notes.insert(0, f"{', '.join(metrics)} {verb} on how examples are divided into batches; {_SIZE}")
         return tuple(notes)
 
-    def refuse(self, states: SetStates, eval_set: str, sharding: Division) -> None:
-        """Raise `EvaluationError` if a number depends on batches that depend on the number of workers."""
-        found = [name for name in self._found_by_any(states) if name not in (LOGITS, UNTESTED)]
+    def refuse(self, states: SetStates, eval_set: str, sharding: Division, *, has_keys: bool = False) -> None:
+        """Raise `EvaluationError` if a number depends on batches that depend on the number of workers.
+
+        `has_keys`: the set has groups or slices, which need to know the row of each example.
+        """
+        if has_keys and ORDER in self._found_by_any(states):
+            raise task_error(
+                f"batches of eval set {eval_set!r} have their examples in another order than the data, since the "
+                f"collate function or the step sorts them, so groups and slices would be those of other examples: keep "
+                f"the order, such as pack_padded_sequence(…, enforce_sorted=False), or let the step put labels and "
+                f"predictions back with [torch.argsort(order)]"
+            )
+        found = [name for name in self._found_by_any(states) if name not in (ORDER, LOGITS, UNTESTED)]
         if not found or sharding not in ("own", "files"):
             return
         which = (

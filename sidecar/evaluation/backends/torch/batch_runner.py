@@ -179,7 +179,8 @@ class BatchRunner:
         """
         self._enter(reader.name)
         dependence = self.first_batch.dependence
-        dependence.refuse(states, reader.name, reader.sharding)
+        has_keys = reader.groups is not None or bool(reader.slices)
+        dependence.refuse(states, reader.name, reader.sharding, has_keys=has_keys)
         self._draws.refuse(states, reader.name, reader.sharding)
         self.step.refuse(states, reader.name, reader.sharding)
         numbers = self.step.compute(states)

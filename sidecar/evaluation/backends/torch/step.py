@@ -1,6 +1,7 @@
 """Run the model on one batch, and return what metrics, loss and saved columns need."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -35,7 +36,7 @@ from sidecar.evaluation.backends.torch.torchmetrics_scales import (
     scale_note,
 )
 from sidecar.evaluation.batch_dependence import LABELS as LABELS_OF_STEP
-from sidecar.evaluation.batch_dependence import MODEL, UNTESTED
+from sidecar.evaluation.batch_dependence import MODEL, ORDER, UNTESTED
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.elements import describe, unpack
 from sidecar.evaluation.data.third_part import naming_weights
@@ -79,9 +80,9 @@ class Step:
         self._task, self._model, self._device = task, model, device
         self._loss = None if task.loss is None else OutputLosses(task.loss, device)
         metrics = chosen(task, is_torchmetric)
-        self._measurement = Measurement(pair for pair in metrics if not is_torchmetric(pair[1]))
         self.metrics = [metric for _, metric in metrics]
         """What the task's `metrics` returned; functions of other libraries are `InTurn`."""
+        self._measurement = Measurement(pair for pair in metrics if not is_torchmetric(pair[1]))
         self._torchmetrics = TorchMetrics(
             [pair for pair in metrics if is_torchmetric(pair[1])], device, task.wants_in_turn
         )
@@ -191,6 +192,9 @@ class Step:
             of_model = rows_at(compared, places, examples) if are_rows and compared is not None else None
             if of_labels and have_alike_rows(of_labels, labels) and rows_differ(of_labels, labels, tolerance):
                 found.add(LABELS_OF_STEP)
+                of_halves = labels if places == halves else self._of_parts(divide(halves))[2]
+                if _are_reordered(of_step, of_halves, halves):
+                    found.add(ORDER)
             if of_model is not None and have_alike_rows(of_model, rows):
                 differs = rows_differ(of_model, rows, tolerance) or (
                     number == 0 and self._differs_alone(compared or [], examples, divide, tolerance)
@@ -334,6 +338,15 @@ def _labels(y: Any, weights: Any) -> list[NDArray[Any]]:
     """Return the tensors and arrays of labels and weights."""
     found = [leaf for leaf in leaves((y, weights)) if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim]
     return [to_numpy(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in found]
+
+
+def _are_reordered(whole: list[NDArray[Any]], halves: Sequence[list[NDArray[Any]]], places: Sequence[slice]) -> bool:
+    """Return whether the labels of the halves of a batch, at these places, are those of the whole in another order."""
+    if len(halves) != len(places) or not all(halves):
+        return False
+    y, parts = whole[0], [half[0] for half in halves]
+    are_there = Counter(row.tobytes() for row in y) == Counter(row.tobytes() for part in parts for row in part)
+    return are_there and any(y[place].tobytes() != part.tobytes() for place, part in zip(places, parts, strict=True))
 
 
 def takes_weights(task: Task) -> bool:

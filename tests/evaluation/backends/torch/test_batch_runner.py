@@ -331,6 +331,30 @@ def test_labels_and_weights_of_a_step_that_depend_on_the_batch_are_noted(evaluat
     assert NOTE in note
 
 
+@pytest.mark.parametrize("kind", ["slices", "groups", "neither", "weights"])
+def test_keys_of_examples_need_their_order(evaluate, kind):
+    """A step that sorts its examples, as for packed sequences, would give each slice the examples of others."""
+
+    def step(model, batch):
+        x, y = batch
+        if kind == "weights":
+            return y, model(x), (y + 1.0) / (y + 1.0).sum()
+        order = x[:, 0].argsort()
+        return y[order], model(x[order])
+
+    x, y = tensors()
+    keys = [str(int(label)) for label in y]
+    given = {"groups": {"groups": keys}, "neither": {}}.get(kind, {"slices": {"label": keys}})
+    from torch.utils.data import TensorDataset
+
+    of_keys = task(step=step, eval_sets={"test": EvalSet(lambda: TensorDataset(x, y), **given)})
+    if kind in ("neither", "weights"):
+        assert any(note.startswith("labels or weights") for note in evaluate(of_keys).notes)
+        return
+    with pytest.raises(EvaluationError, match="another order than the data"):
+        evaluate(of_keys)
+
+
 def test_a_later_batch_shows_what_batch_0_hides(evaluate):
     """The texts of batch 0 are equally long, so its padding is that of its halves."""
     import torch
