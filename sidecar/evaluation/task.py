@@ -390,6 +390,12 @@ class Task:
         return {name: eval_set for name, eval_set in longer.items() if evaluated % eval_set.every_nth == 0}
 
 
+def does_nothing(function: Callable[..., Any]) -> bool:
+    """Return whether a function cannot do anything, such as a `restore` that is `lambda *_: None`."""
+    code = getattr(function, "__code__", None)
+    return code is not None and not code.co_names and not code.co_freevars
+
+
 def takes_shard(function: Callable[..., Any]) -> bool:
     """Return whether a function of `Task(evaluate=…)` takes (model, shard) instead of (model). Raises `TaskError`."""
     try:

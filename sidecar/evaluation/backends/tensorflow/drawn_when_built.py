@@ -1,18 +1,18 @@
 """Find random numbers that `build_model` draws and no checkpoint holds: a second model must predict the same.
 
 A layer may hold an array in a plain attribute, such as a random projection. All variables are restored, and the numbers
-are still wrong.
+are still wrong. A `restore` of the task's own may leave variables as they were drawn.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.completeness import Exceptions
+from sidecar.evaluation.backends.tensorflow.completeness import Exceptions, plain_name
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.layer_tables import finalize
 from sidecar.evaluation.backends.tensorflow.libraries import layers_of
@@ -20,6 +20,7 @@ from sidecar.evaluation.backends.tensorflow.mergeability import map_tensors, par
 from sidecar.evaluation.backends.tensorflow.model import make_model, preprocessing_of
 from sidecar.evaluation.backends.tensorflow.restore import variables_of
 from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.elements import parts_of
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
@@ -38,20 +39,41 @@ class DrawnWhenBuilt:
 
     def __init__(self, task: Task, model: Any, exceptions: Exceptions) -> None:
         self._task, self._model, self._exceptions = task, model, exceptions
-        self._is_due = model is not None and task.restore is None
+        self._is_due = model is not None
+        self._built: list[bytes] | None = None  # digests of the variables before the first restore of the task's own
+        self._left: list[int] = []  # numbers of the variables that it did not change
+
+    def note_built(self) -> None:
+        """Remember the values that `build_model` made. Call it before `Task(restore=…)` is called the first time."""
+        if self._built is None:
+            self._built = self._digests() if self._is_due and self._is_small() else []
+
+    def note_replaced(self) -> None:
+        """Find the variables that `Task(restore=…)` left as `build_model` made them. Only its first success counts."""
+        if self._built:
+            both = zip(self._built, self._digests(), strict=False)
+            self._left = [number for number, (built, now) in enumerate(both) if built == now]
+            self._built = []
+
+    def _digests(self) -> list[bytes]:
+        return [digest_of([array_of(each)]) for each in variables_of(self._model)]
 
     def require_none(self, batch: Batch) -> None:
         """Raise `EvaluationError` if the second model predicts something else for the first example of a batch."""
-        is_due, self._is_due = self._is_due, False
-        if not is_due or not (self._exceptions.from_build_model or any(_held_by(self._model))):
+        if self._is_due:
+            self._require_none(batch)
+            self._is_due = False
+
+    def _require_none(self, batch: Batch) -> None:
+        if not self._is_small():
             return
-        if sum(math.prod(each.shape) * tf.as_dtype(each.dtype).size for each in variables_of(self._model)) > _MAX_BYTES:
+        if self._task.restore is not None:
+            self._require_replaced(batch)
+            return
+        if not (self._exceptions.from_build_model or any(_held_by(self._model))):
             return
         try:
-            batch = preprocessing_of(self._model)(map_tensors(partial(part_of, 0, 1), batch))
-            predict = partial(_predicted, parts_of(batch)[0])
-            other = make_model(self._task, trusts=False)
-            predict(other)  # makes the variables that are missing
+            other, predict = self._built_again(batch)
             for mine, its in zip(variables_of(self._model), variables_of(other), strict=True):
                 if not self._exceptions.keeps(mine):
                     its.assign(tf.convert_to_tensor(mine))
@@ -72,6 +94,41 @@ class DrawnWhenBuilt:
             f"the same weights. Let training save them, with self.add_weight(…, trainable=False), or draw them with "
             f"the seed of training, such as np.random.default_rng(7).normal(…), or give Task(restore=…)"
         )
+
+    def _built_again(self, batch: Batch) -> tuple[Any, Callable[[Any], list[Any]]]:
+        """Return a second model, and what predicts with a model for the first example of a batch."""
+        batch = preprocessing_of(self._model)(map_tensors(partial(part_of, 0, 1), batch))
+        predict = partial(_predicted, parts_of(batch)[0])
+        other = make_model(self._task, trusts=False)
+        predict(other)  # makes the variables that are missing
+        return other, predict
+
+    def _require_replaced(self, batch: Batch) -> None:
+        """Raise `EvaluationError` if the task's own restore left random values of `build_model`."""
+        if not self._left:
+            return
+        try:
+            others = variables_of(self._built_again(batch)[0])
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - as above
+            return
+        own = variables_of(self._model)
+        left = [(own[number], others[number]) for number in self._left if number < len(others)]
+        random = [mine for mine, its in left if not np.array_equal(array_of(mine), array_of(its))]
+        names = [plain_name(mine) for mine in random if not self._exceptions.keeps(mine)]
+        if names:
+            patterns = ["/".join(["*", *name.split("/")[-2:]]) if name.count("/") > 1 else name for name in names]
+            raise task_error(
+                f"Task(restore=…) leaves {listed(names, _NAMES_SHOWN)} with the random values that build_model draws: "
+                f"the file may have other names or shapes, which by_name, skip_mismatch and expect_partial() pass "
+                f"over. Let restore replace them, or, if no prediction needs these values, write "
+                f"Task(from_build_model={list(dict.fromkeys(patterns))!r}) next to restore"
+            )
+
+    def _is_small(self) -> bool:
+        sizes = (math.prod(each.shape) * tf.as_dtype(each.dtype).size for each in variables_of(self._model))
+        return bool(sum(sizes) <= _MAX_BYTES)
 
 
 def _predicted(x: Any, model: Any) -> list[Any]:

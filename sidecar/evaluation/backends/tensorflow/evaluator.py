@@ -55,7 +55,7 @@ from sidecar.evaluation.path_alias import readable, require_present
 from sidecar.evaluation.remedy import ON_THE_MODEL
 from sidecar.evaluation.repeatability import NOTE, refuse_drawn
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
-from sidecar.evaluation.task import Task
+from sidecar.evaluation.task import Task, does_nothing
 
 _PARTS: Final = 3  # of a batch (x, y, sample_weight)
 _REMEDY: Final = (
@@ -177,8 +177,11 @@ class KerasEvaluator:
             require_self_contained(path)
         try:
             self._non_variable.restored = None
+            if not does_nothing(function):
+                self._drawn.note_built()
             with readable(path) as plain:
                 function(self.model, plain)
+            self._drawn.note_replaced()
             self._weights.vocabularies.require_replaced(path)
             self._renew_steps()
         except EvaluationError:

@@ -36,10 +36,12 @@ from sidecar.evaluation.finished_batches import FinishedBatches
 from sidecar.evaluation.first_batch import FIRST_EXAMPLE, FirstBatch, OfParts, tried
 from sidecar.evaluation.measurement import chosen
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.name_patterns import matches
 from sidecar.evaluation.repeatability import RandomDraws, SeededStep
 from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
+from sidecar.system.plain_text import listed
 
 _BUILT_TWICE_BYTES: Final = 1 << 30
 """Largest model that is built twice to find numbers which `build_model` draws."""
@@ -63,12 +65,14 @@ class BatchRunner:
         # of `build_model`, which a checkpoint may lack; generators of its own leave no trace in the global ones
         is_small = _size_of(self.model) <= _BUILT_TWICE_BYTES
         self._may_hold_draws = is_small and bool(task.eval_sets) and task.restore is None
+        is_compared = is_small and bool(task.eval_sets) and division is None
+        self._built_values: dict[str, bytes] | None = None if is_compared else {}  # digests, for Task(restore=…)
         self._steps = _steps_for(task, self.model, device)
+        self._require_nothing_outside()
         self.step = next(iter(self._steps.values()))
         self._of_compilation = repeatability.switch_off_compilation(self.model)
         self._draws = RandomDraws(repeatability.seed, repeatability.generators)
         self._first_batch: FirstBatch | None = None
-        self._require_nothing_outside()
         self._suspects: tuple[str, ...] = ()  # attributes of the model that a forward pass changes
         self._fresh: nn.Module | None = None  # a new model with the restored values, to compare its outputs
 
@@ -77,10 +81,6 @@ class BatchRunner:
         build = partial(built, self._task, seed)
         return build().to(self._device) if self._division is None else self._division.divided(build, self._device)
 
-    def try_out(self, batches: Mapping[str, tuple[Batch, int]]) -> None:
-        """Run the new model on a first batch of each eval set, given by name with its number of examples."""
-        before = repeatability.attributes(self.model)
-        for eval_set, (batch, examples) in batches.items():
     def _require_nothing_outside(self) -> None:
         """Raise `EvaluationError` for learned or random numbers outside of the model, which no checkpoint holds."""
         for name, step in self._steps.items():
@@ -92,6 +92,10 @@ class BatchRunner:
                 require_repeated(step.metrics, [metric for _, metric in chosen(of_set, is_torchmetric)])
                 _seed(0)
 
+    def try_out(self, batches: Mapping[str, tuple[Batch, int]]) -> None:
+        """Run the new model on a first batch of each eval set, given by name with its number of examples."""
+        before = repeatability.attributes(self.model)
+        for eval_set, (batch, examples) in batches.items():
             self._enter(eval_set)
             self._try_out(batch, examples)
         self._suspects = repeatability.changed_attributes(self.model, before)
@@ -132,6 +136,36 @@ class BatchRunner:
             by_step.setdefault(self._steps[eval_set], []).append(states)
         found = [step.begins_again(states) for step, states in by_step.items()]  # each notes what it finds
         return any(found)
+
+    def note_built(self) -> None:
+        """Remember the values that `build_model` made. Call it before `Task(restore=…)` is called the first time."""
+        if self._built_values is None:
+            self._built_values = repeatability.digests(self.model)
+
+    def require_replaced(self) -> tuple[str, ...]:
+        """Return a note on random values that `Task(restore=…)` left and the task names in `from_build_model`.
+
+        Raises `EvaluationError` for others: a second model has other ones. Nothing is looked at after a success.
+        """
+        before = self._built_values or {}
+        after = repeatability.digests(self.model) if before else {}
+        left = [name for name, value in before.items() if after.get(name) == value]
+        random_ones = self._drawn_anew(left, before) if left else []
+        refused = [name for name in random_ones if not matches(name, self._task.from_build_model)]
+        if refused:
+            raise repeatability.left_by_restore(refused, before.keys() - set(refused))
+        self._built_values = {}
+        if not random_ones:
+            return ()
+        return (f"random values of build_model, which Task(restore=…) left (from_build_model): {listed(random_ones)}",)
+
+    def _drawn_anew(self, names: Sequence[str], before: Mapping[str, bytes]) -> list[str]:
+        """Return those of the names that have other values in a second model."""
+        try:
+            other = repeatability.digests(self._built(seed=1))
+        except (RuntimeError, TaskError):  # of a function that can be called only once, too
+            return []
+        return [name for name in names if other.get(name, before[name]) != before[name]]
 
     def note_restored(self) -> None:
         """Prepare the restored model, before its values are hashed and saved in other threads."""

@@ -50,7 +50,7 @@ from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.states import SetStates, exact_sum
-from sidecar.evaluation.task import EvalSet, Task, call
+from sidecar.evaluation.task import EvalSet, Task, call, does_nothing
 
 WEIGHTS: Final = "weights.pt"
 """Name of the state dict in the folder of a worker; `torch.load` reads it."""
@@ -179,8 +179,11 @@ class TorchEvaluator:
 
     def _let_task_restore(self, function: Callable[[Any, str], Any], path: str) -> None:
         self.model.train()
+        if not does_nothing(function):
+            self._runner.note_built()
         with _vanished_if_gone(path), torch.no_grad():
             call("Task(restore=…)", function, self.model, path)
+        self._notes = self._runner.require_replaced() or self._notes
         self._runner.note_restored()
 
     def digest(self) -> Callable[[], str]:

@@ -5,6 +5,7 @@ A model that changes its own variables, or keeps anything else from batch to bat
 
 import operator
 import sys
+from collections.abc import Collection
 from copy import copy
 from typing import Any, Final
 
@@ -12,7 +13,9 @@ import torch
 from torch import nn
 
 from sidecar.evaluation import repeatability
+from sidecar.evaluation.backends.torch.restore_notes import patterns_for
 from sidecar.evaluation.backends.torch.tensors import bits_of
+from sidecar.evaluation.backends.torch.weight_sets import is_lazy, values_of
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.evaluation.metrics.in_turn import held_by
@@ -113,6 +116,25 @@ def drawn_when_built(model: nn.Module, other: nn.Module) -> EvaluationError:
         f"with the same weights. Let training save them, with self.register_buffer(…) and persistent=True, or draw "
         f"them with the seed of training, such as torch.randn(…, generator=torch.Generator().manual_seed(7)), or give "
         f"Task(restore=…)",
+    )
+
+
+def digests(model: nn.Module) -> dict[str, bytes]:
+    """Return a digest of each value that a checkpoint of the model holds, by name."""
+    return {
+        name: digest_of([bits_of(value)])
+        for name, value in values_of(model).items()
+        if isinstance(value, torch.Tensor) and not is_lazy(value)
+    }
+
+
+def left_by_restore(names: list[str], others: Collection[str]) -> EvaluationError:
+    """Return the error about values that a function of the task left as `build_model` drew them."""
+    patterns = patterns_for(names, others) or sorted(names)
+    return task_error(
+        f"Task(restore=…) leaves {listed(names, _NAMES_SHOWN)} with the random values that build_model draws: the "
+        f"file may have other names, which load_state_dict(…, strict=False) passes over. Load it with strict=True, or, "
+        f"if no prediction needs these values, write Task(from_build_model={patterns!r}) next to restore"
     )
 
 

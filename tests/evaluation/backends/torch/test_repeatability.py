@@ -199,3 +199,30 @@ def test_a_generator_that_a_step_seeds_each_time(checkpoint):
 
     (note,) = evaluate(task(step=step), checkpoint).notes
     assert "another batch size" in note
+
+
+def test_random_values_that_a_restore_of_ones_own_leaves(tmp_path):
+    """`strict=False` passes over other names, for each checkpoint; a part that no prediction needs can be named."""
+    import torch
+
+    saved(net, tmp_path / "step-1.pt", 5)
+    saved(net, tmp_path / "step-2.pt", 6)
+    right = loss_of(saved(net, tmp_path / "step-3.pt", 6))
+
+    def task_of(rename, **changes):
+        def restore(model, path):
+            values = {rename(name): value for name, value in torch.load(path).items()}
+            model.load_state_dict(values, strict=False)
+
+        return task(restore=restore, **changes)
+
+    for path in ("step-1.pt", "step-2.pt"):
+        with pytest.raises(EvaluationError, match=r"leaves .*0\.weight.* build_model draws"):
+            evaluate(task_of(lambda name: f"net.{name}"), tmp_path / path, ranks=(1,))
+    evaluate(task(restore=lambda *_: None), tmp_path / "step-1.pt")  # nobody can have meant to restore anything
+    (loss,) = one_by_one(task_of(str), tmp_path / "step-3.pt")
+    assert loss == pytest.approx(right, rel=1e-6)
+    found = evaluate(task_of(lambda name: name.removeprefix("0."), from_build_model=["0."]), tmp_path / "step-3.pt")
+    (note,) = found.notes
+    assert "random values of build_model" in note
+    assert "0.weight" in note
