@@ -31,6 +31,7 @@ from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
 from sidecar.evaluation.backends.tensorflow.keras_metric import negative_notes
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, make_model
 from sidecar.evaluation.backends.tensorflow.non_variable_state import NonVariableState
+from sidecar.evaluation.backends.tensorflow.outside_layers import require_restored
 from sidecar.evaluation.backends.tensorflow.randomness import seed_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.restore import variables_of
@@ -124,6 +125,9 @@ class KerasEvaluator:
                 naming_weights(partial(str, _REMEDY if has_weights else "")),
             ):
                 self._add_step(batches.name, first, spec)
+        if self.model is not None:
+            for name in task.eval_sets:
+                require_restored(task.of_set(name), self.model)
         self._recurrent = RecurrentStates(self.model)
         for batches in readers if self._recurrent else ():
             with following_from_code():

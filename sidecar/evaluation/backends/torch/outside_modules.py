@@ -4,14 +4,8 @@ An embedding that the step takes from a global variable, or a learned criterion 
 values that it was made with. These are random as a rule, and alike on all workers, which start with one seed.
 """
 
-import dis
-import functools
-import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
-from inspect import getattr_static
-from itertools import islice
-from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,12 +15,8 @@ from sidecar.evaluation.backends.torch.tensors import bits_of
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.task import Task
+from sidecar.evaluation.used_objects import used_by
 from sidecar.system.plain_text import listed
-
-_DEEPEST: Final = 4
-_MOST_OBJECTS: Final = 2000
-_MOST_VALUES: Final = 64  # of a list or dict that are looked into
-_OF_LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 def require_restored(task: Task, model: nn.Module) -> None:
@@ -62,17 +52,11 @@ def require_repeated(metrics: Sequence[Any], again: Sequence[Any]) -> None:
 
 def modules_in(root: Any) -> dict[str, nn.Module]:
     """Return the modules with parameters that a function or an object leads to, by the names of variables."""
-    found: dict[str, nn.Module] = {}
-    waiting, seen = [("", root, 0)], set[int]()
-    for place, value, depth in waiting:  # it grows
-        if id(value) in seen or len(seen) >= _MOST_OBJECTS:
-            continue
-        seen.add(id(value))
-        if isinstance(value, nn.Module) and any(True for _ in value.parameters()):
-            found[place or type(value).__name__] = value
-        elif depth < _DEEPEST:
-            waiting += [(name, part, depth + 1) for name, part in _parts_of(place, value)]
-    return found
+
+    def is_wanted(value: Any) -> bool:
+        return isinstance(value, nn.Module) and any(True for _ in value.parameters())
+
+    return used_by(root, is_wanted, lambda value: isinstance(value, torch.Tensor))
 
 
 def _values_in(metric: Any) -> dict[str, str]:
@@ -83,45 +67,3 @@ def _values_in(metric: Any) -> dict[str, str]:
         for name, value in (*module.named_parameters(), *module.named_buffers())
         if not is_lazy(value)
     }
-
-
-def _parts_of(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a user's object holds or refers to, each with its own place."""
-    if isinstance(value, FunctionType):
-        if not value.__code__.co_filename.startswith(_OF_LIBRARIES):
-            yield from _used_by(value)
-    elif isinstance(value, MethodType):
-        yield from ((place, value.__self__), (place, value.__func__))
-    elif isinstance(value, functools.partial):
-        yield from ((place, part) for part in (value.func, *value.args, *value.keywords.values()))
-    elif isinstance(value, Mapping):
-        yield from ((f"{place}[{key!r}]", part) for key, part in islice(value.items(), _MOST_VALUES))
-    elif isinstance(value, list | tuple):
-        yield from ((f"{place}[{number}]", part) for number, part in enumerate(value[:_MOST_VALUES]))
-    elif not isinstance(value, str | bytes | int | float | torch.Tensor | ModuleType | type):
-        attributes = getattr(value, "__dict__", {})
-        yield from ((f"{place}.{name}" if place else name, part) for name, part in attributes.items())
-        if isinstance(called := getattr_static(type(value), "__call__", None), FunctionType):
-            yield place, called
-
-
-def _used_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the variables outside of a function that it reads."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # it is empty
-            continue
-    for name in dict.fromkeys(_globals_in(function.__code__)):
-        if name in function.__globals__:
-            yield name, function.__globals__[name]
-    arguments = function.__code__.co_varnames[: function.__code__.co_argcount]
-    yield from zip(reversed(arguments), reversed(function.__defaults__ or ()), strict=False)
-
-
-def _globals_in(code: CodeType) -> Iterator[str]:
-    """Yield the names of the global variables that a function reads, also in functions within it."""
-    yield from (str(each.argval) for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _globals_in(constant)
