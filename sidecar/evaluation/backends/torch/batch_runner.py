@@ -24,7 +24,7 @@ from sidecar.evaluation.backends.torch.division import Division
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
 from sidecar.evaluation.backends.torch.outside_modules import modules_in, require_repeated, require_restored
 from sidecar.evaluation.backends.torch.step import Step
-from sidecar.evaluation.backends.torch.tensors import part_of, types_of_device, types_of_outputs
+from sidecar.evaluation.backends.torch.tensors import part_of, types_of_device, types_of_outputs, values_in
 from sidecar.evaluation.backends.torch.torchmetrics_members import is_torchmetric
 from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.data.batch_source import Batch
@@ -414,4 +414,5 @@ def _seed(seed: int) -> None:
 
 
 def _size_of(model: nn.Module) -> int:
-    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()) if not is_lazy(tensor))
+    tensors = (each for each in (*model.parameters(), *model.buffers()) if not is_lazy(each))
+    return sum(values_in(each) * each.element_size() for each in tensors)

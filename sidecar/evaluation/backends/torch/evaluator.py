@@ -35,7 +35,7 @@ from sidecar.evaluation.backends.torch.pretrained import (
 )
 from sidecar.evaluation.backends.torch.restore import fits, restore
 from sidecar.evaluation.backends.torch.step import remedy_of, takes_weights
-from sidecar.evaluation.backends.torch.tensors import bits_of, leaves, part_of
+from sidecar.evaluation.backends.torch.tensors import bits_of, leaves, part_of, values_in
 from sidecar.evaluation.backends.torch.weight_files import Stored, load
 from sidecar.evaluation.backends.torch.weight_sets import Kept, values_of
 from sidecar.evaluation.data.array_source import ArraySource
@@ -105,7 +105,7 @@ class TorchEvaluator:
     @property
     def weights_bytes(self) -> int:
         """Number of bytes of the state dict's tensors."""
-        return sum(value.numel() * value.element_size() for _, value in _tensors_of(values_of(self.model)))
+        return sum(values_in(value) * value.element_size() for _, value in _tensors_of(values_of(self.model)))
 
     @property
     def gpu_bytes(self) -> int:

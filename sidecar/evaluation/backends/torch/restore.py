@@ -235,6 +235,8 @@ def _not_from(target: Target, values: Mapping[str, Any], versions: Mapping[str, 
 def _fill(value: Any, numbers: tuple[float, int, int]) -> None:
     if not isinstance(value, torch.Tensor) or is_lazy(value) or value.is_quantized or value.is_meta:
         return
+    if value.layout != torch.strided:  # torch cannot fill it
+        return
     number, integer, truth = numbers
     value = local_values(value)
     with torch.no_grad():
@@ -252,6 +254,8 @@ def _is_equal(now: Any, stored: Any) -> bool:
     if not isinstance(now, torch.Tensor) or not isinstance(stored, torch.Tensor) or now.shape != stored.shape:
         return not isinstance(now, torch.Tensor)
     wanted = stored.to(dtype=now.dtype, device=now.device)
+    if now.layout != torch.strided:
+        return np.array_equal(bits_of(now), bits_of(wanted))
     return torch.equal(now, wanted) or bool(((now == wanted) | ((now != now) & (wanted != wanted))).all())  # noqa: PLR0124
 
 

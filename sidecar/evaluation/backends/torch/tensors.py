@@ -171,6 +171,8 @@ def bits_of(tensor: torch.Tensor) -> NDArray[Any]:
     tensor = local_values(tensor)
     if tensor.is_nested:
         return np.concatenate([bits_of(part).reshape(-1).view(np.uint8) for part in tensor.unbind()])
+    if parts := _sparse_parts(tensor):
+        return np.concatenate([bits_of(part).reshape(-1).view(np.uint8) for part in parts])
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         return to_numpy(tensor)
     plain = tensor.detach().cpu().contiguous()
@@ -179,6 +181,24 @@ def bits_of(tensor: torch.Tensor) -> NDArray[Any]:
     except TypeError:  # a type that numpy lacks: its bytes, with its name in the shape of the array's type
         raw = plain.reshape(-1).view(torch.uint8).numpy()
         return raw.view(np.dtype([(str(plain.dtype), np.uint8, plain.element_size())])).reshape(plain.shape)
+
+
+def values_in(tensor: torch.Tensor) -> int:
+    """Return the number of values that a tensor holds, of a sparse one without its zeros."""
+    parts = _sparse_parts(tensor)
+    return parts[-1].numel() if parts else tensor.numel()
+
+
+def _sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the indices and the values of a sparse tensor, which may be too large as a whole; else nothing."""
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor.detach().coalesce()
+        return tensor.indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return ()
 
 
 def finite_rows(structure: Any) -> list[NDArray[np.bool_]]:

@@ -734,6 +734,38 @@ def test_values_of_other_kinds(tmp_path, kind):
         assert same(other, trained(1))
 
 
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+def test_sparse_buffers(tmp_path, layout):
+    """As the adjacency of a graph; it is never made dense, and another one has another digest."""
+    import torch
+
+    def adjacency(shift):
+        dense = torch.eye(8).roll(shift, 0)
+        return {"coo": dense.to_sparse, "csr": dense.to_sparse_csr, "csc": dense.to_sparse_csc}[layout]()
+
+    class Graph(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = classifier()
+            self.register_buffer("adjacency", adjacency(0))
+
+        def forward(self, x):
+            return self.head((self.adjacency @ x.T).T)
+
+    digests = set()
+    for shift in (1, 2):
+        model = Graph()
+        model.head, model.adjacency = trained(shift), adjacency(shift)
+        path = save(model.state_dict(), tmp_path)
+        x, y = rows().tensors
+        expected = torch.nn.functional.cross_entropy(model(x), y).item()
+        assert losses(path, build_model=Graph) == (pytest.approx(expected, rel=1e-6), ())
+        evaluator = torch_evaluator(task(build_model=Graph))
+        evaluator.restore(str(path))()
+        digests.add(evaluator.digest()())
+    assert len(digests) == 2
+
+
 def test_fractions_in_the_place_of_integers(tmp_path):
     """They would be cut off; whole numbers of another type are the same numbers."""
     import torch
