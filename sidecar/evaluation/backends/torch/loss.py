@@ -112,9 +112,14 @@ class TorchLoss:
         losses = self._called(predictions, y)
         if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) != len(predictions):
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+            single = (
+                "; if it is a mean over examples, write loss=lambda predictions, y: torch.stack([criterion(p[None], "
+                "t[None]) for p, t in zip(predictions, y)])"
+            )
             raise task_error(
                 f"Task(loss=…) must return one value for each of {len(predictions)} examples, found {shape}: a mean of "
                 f"a batch cannot be added up exactly. Give a loss of torch, or a function that does not reduce"
+                + (single if shape == () else "")
             )
         if losses.numel() > max(predictions.numel(), y.numel()):
             raise _mismatched(predictions, y)

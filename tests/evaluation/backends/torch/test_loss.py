@@ -325,6 +325,22 @@ def test_parameters_get_what_their_names_say(kind):
     assert in_batches(lambda a, b: relative(b, a), predictions, y).value == pytest.approx(right, rel=1e-6)
 
 
+def test_a_mean_over_examples_has_the_line_of_single_ones():
+    """As losses with label smoothing are written in many repositories; the line is right as it stands."""
+    import torch
+
+    def criterion(x, target):
+        log = x.log_softmax(-1)
+        return (0.9 * -log.gather(-1, target[:, None]).squeeze(1) + 0.1 * -log.mean(-1)).mean()
+
+    predictions, y = scores(EXAMPLES, CLASSES), labels(EXAMPLES)
+    with pytest.raises(EvaluationError) as caught:
+        in_batches(criterion, predictions, y)
+    written = str(caught.value).rpartition("write loss=")[2]
+    own = eval(written, {"criterion": criterion, "torch": torch})
+    assert in_batches(own, predictions, y).value == pytest.approx(criterion(predictions, y).item(), rel=1e-6)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_all_positions_ignored(reduction):
     """As torch: NaN for a mean of nothing, and 0 for a sum."""
