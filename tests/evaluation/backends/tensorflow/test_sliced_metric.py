@@ -8,7 +8,8 @@ import pytest
 from sidecar import EvalSet, Task
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.metrics.metric import EvalSetInfo
+from sidecar.evaluation.data.slice_table import SliceTable
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -270,3 +271,37 @@ def test_arguments_are_read_where_slices_need_them():
 
     assert needed() == (True, False)
     assert needed(slices={}) == (False, False)
+
+
+def test_batches_of_several_lengths_and_a_formula_that_looks_at_numbers():
+    """One trace takes batches of any length, and a result that no trace can compute is computed without."""
+    import keras
+    import tensorflow as tf
+
+    from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
+    from sidecar.evaluation.backends.tensorflow.sliced_metric import SlicedMetric
+
+    class Looking(keras.metrics.BinaryAccuracy):
+        def result(self):
+            return tf.constant(self.total.numpy() / max(self.count.numpy(), 1))
+
+    metric = Looking(name="looking")
+    lengths = {4: 3, 5: 2}  # of the examples of a batch
+    ys, scores = ([RANDOM.integers(0, 2, shape).astype("float32") for shape in lengths.items()] for _ in range(2))
+    metric.update_state(ys[0], scores[0])
+    whole, first = KerasMetric(metric), [tf.constant(ys[0]), tf.constant(scores[0])]
+    cut = SlicedMetric(whole, first, ())
+    assert cut.can_be_cut(first, 1e-4)
+    tf.function(lambda *tensors: cut.prepare(tensors, tf.shape(tensors[0])[0])).get_concrete_function(
+        *[tf.TensorSpec([None, None])] * 2
+    )
+    table = SliceTable("test", {"part": [0, 1, 0, 1, 0, 0, 1, 1, 1]})
+    table.begin(9, is_whole=True)
+    table.put(None, 0, 9)
+    states = cut.states(EvalSetInfo(9, Shard(0, 1), slices=table))
+    cut.add(states, [ys, scores], list(lengths), [0, 4])
+    found = cut.with_slices(MetricResult({"looking": value(0.0, "max")}), states, "looking").slices
+    rows = {"part=0": ([0, 2], [0, 1]), "part=1": ([1, 3], [2, 3, 4])}
+    for label, parts in rows.items():
+        hits = [(y[part] == each[part]).mean(1) for y, each, part in zip(ys, scores, parts, strict=True)]
+        assert found[label]["looking"].value == pytest.approx(np.concatenate(hits).mean(), rel=1e-6)
