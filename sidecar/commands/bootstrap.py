@@ -162,7 +162,9 @@ def daemon_from_settings(
         reconciler=reconciler,
         clock=clock,
         post=post,
-        reads=ReadLimits(dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds)),
+        reads=ReadLimits(
+            dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds), heard_seconds=settings.lease_seconds / 2
+        ),
         place=StateDirectory(settings.checkpoint_dir, settings.run_dir, settings.run_lost_seconds, clock, storage),
         visibility_seconds=settings.visibility_seconds,
         calls=BoundedCalls(now=clock.now),

@@ -9,7 +9,7 @@ Only the daemon's storage thread and commands call this module. It never waits b
 import contextlib
 import errno
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from sidecar.coordination.heartbeats import FOLDER
@@ -87,6 +87,15 @@ class ObjectStorage:
             if found is not None and found[0] == instead_of:
                 self._put_instead_of(path, data, found[1])
 
+    def rename(self, path: str, name: str) -> bool:
+        """Write the object under the other name, and delete it: no store has a request that does both."""
+        found, folder = self.read(path), path.rpartition("/")[0]
+        if found is None:
+            return False
+        self.replace(f"{folder}/{name}" if folder else name, found)
+        self.remove(path)
+        return True
+
     def sync(self, folder: str) -> None:
         """Do nothing: what is visible is durable."""
 
@@ -95,11 +104,11 @@ class ObjectStorage:
         with self._explained("list", folder):
             return sorted({name.partition("/")[0] for name in self._below(folder)})
 
-    def modified(self, folder: str) -> Mapping[str, float]:
+    def modified(self, folder: str, names: Collection[str] | None = None) -> Mapping[str, float]:
         """Return the times of the listing, which have a resolution of a second on some servers."""
         with self._explained("list", folder):
-            below = self._below(folder)
-            return {name: found.modified_ns / 1e9 for name, found in below.items() if "/" not in name}
+            below = {name: found.modified_ns / 1e9 for name, found in self._below(folder).items() if "/" not in name}
+        return {name: at for name, at in below.items() if names is None or name in names}
 
     def survey(self, folder: str) -> Mapping[str, Surveyed]:
         """List the folder. An object whose etag was known when it was last read or written has the same content."""

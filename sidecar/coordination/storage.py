@@ -10,7 +10,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -85,17 +85,20 @@ class Storage(Protocol):
         may have been replaced meanwhile.
         """
 
+    def rename(self, path: str, name: str) -> bool:
+        """Give a file another name in its folder, and return whether it was there. The name may not survive a crash."""
+
     def sync(self, folder: str) -> None:
         """Make the names in a folder durable, those of other nodes as well; "" is the state directory itself."""
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; none if it does not exist. A listing may be out of date."""
 
-    def modified(self, folder: str) -> Mapping[str, float]:
+    def modified(self, folder: str, names: Collection[str] | None = None) -> Mapping[str, float]:
         """Return when each file in a folder was last written, in seconds of the storage's own clock.
 
         The times may be out of date, and may only be compared with one another. Storage that does not know the times
-        returns none.
+        returns none. `names`: only these files are asked for; None: all.
         """
 
     def survey(self, folder: str) -> Mapping[str, Surveyed] | None:
@@ -173,6 +176,19 @@ class PosixStorage:
                 return
             durable.replace(folder, name, data, temporary=_temporary_name(), survives_crash=survives_crash)
 
+    def rename(self, path: str, name: str) -> bool:
+        """Rename a file in its folder, which an NFS client opens anew."""
+        parent, before = self._split(path)
+        self._split(f"{parent}/{name}" if parent else name)
+        with (
+            self._explained("rename", path),
+            contextlib.suppress(FileNotFoundError),
+            self._folder(parent) as folder,
+        ):
+            folder.rename(before, name)
+            return True
+        return False
+
     def sync(self, folder: str) -> None:
         """Fsync the folder."""
         with self._explained("sync", folder), contextlib.suppress(FileNotFoundError), self._folder(folder) as opened:
@@ -188,14 +204,15 @@ class PosixStorage:
             except FileNotFoundError:
                 return []
 
-    def modified(self, folder: str) -> Mapping[str, float]:
+    def modified(self, folder: str, names: Collection[str] | None = None) -> Mapping[str, float]:
         """Return the mtimes of regular files.
 
         The machine that holds the storage sets them on each write, on NFS as well. Only NFS clients with delegated
         timestamps send times of their own. `touch`, `cp -p` and the like may set any time.
         """
         with self._explained("list", folder), contextlib.suppress(FileNotFoundError), self._folder(folder) as opened:
-            return {name: at for name in opened.names() if (at := _written_at(opened, name)) is not None}
+            asked = opened.names() if names is None else names
+            return {name: at for name in asked if (at := _written_at(opened, name)) is not None}
         return {}
 
     def survey(self, folder: str) -> None:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from heartbeats import make_heartbeat
 from table import Figure, Table
 
+from sidecar.coordination.beat_names import beat_name
 from sidecar.coordination.heartbeats import heartbeat_path, watched_nodes
 from sidecar.coordination.journal_records import decode_plan, encode
 from sidecar.coordination.liveness import Liveness
 from sidecar.coordination.run import open_run
-from sidecar.daemon.storage_thread import JoinRun, StorageThread, Sync
+from sidecar.daemon.storage_thread import Joined, JoinRun, StorageThread, Sync
 from sidecar.policy.rules import GroupRules
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.heartbeat import Slot
@@ -19,16 +20,18 @@ from sidecar.retention.saves.retention import CleanupRequest, CleanupResult
 HOW = """The daemons' own storage thread, heartbeats and liveness, with default settings, on storage in memory and a
 clock moved by hand. Every node beats every 2 s; some of them also read: those that watch the nodes which die, and one
 that watches none of them. Nothing is evaluated meanwhile. Operations are those of `Storage`, per node and second, and
-asking for the times of the files in a folder counts as one for each file. Noticed: the seconds from the death of a node
-until the first node may fail its plan, the longest of some deaths, and until the node that does not watch it knows by
-itself, without having read of that failure. Record: the plan and the outcome of one evaluation by the largest
-group that forms with the default of `max_workers` (64), and by one that has a worker of every node."""
+asking for the times of the files in a folder counts as one for each file. All known: one node starts among others that
+beat for long. First plan: the node whose turn it is to propose, likewise, until it may. Noticed: the seconds from the
+death of a node until the first node may fail its plan, the longest of some deaths, and until the node that does not
+watch it knows by itself, without having read of that failure. Record: the plan and the outcome of one evaluation by the
+largest group that forms with the default of `max_workers` (64), and by one that has a worker of every node."""
 COLUMNS = (
     "nodes",
     "operations",
     "reads",
     "kB",
     "all known after s",
+    "first plan after s",
     "noticed after s",
     "by the last after s",
     "record kB",
@@ -36,6 +39,7 @@ COLUMNS = (
 )
 BEAT_SECONDS, LEASE_SECONDS, DEATHS_SECONDS = 2.0, 10.0, 17.0
 MOST_WORKERS = GroupRules().max_workers
+MOST_READ = 24  # nodes whose files are all read in each beat
 LONGEST_SECONDS, COUNTED_SECONDS = 900.0, 700.0
 
 
@@ -44,8 +48,9 @@ def measure(quick):
     figures = []
     for row in rows:
         figures += [
-            Figure(f"operations of each of {row[0]:,} nodes", row[1], 20, unit=" a second"),
-            Figure(f"death noticed among {row[0]:,} nodes", row[5], 15, unit=" s"),
+            Figure(f"operations of each of {row[0]:,} nodes", row[1], 3 if row[0] > MOST_READ else 8, unit=" a second"),
+            Figure(f"first plan among {row[0]:,} nodes", row[5], 15, unit=" s"),
+            Figure(f"death noticed among {row[0]:,} nodes", row[6], 15, unit=" s"),
         ]
     return Table("Many nodes: what they ask, and when a death is noticed", HOW, COLUMNS, rows, figures)
 
@@ -59,10 +64,11 @@ def _row(nodes, deaths):
         if set(watched_nodes(simulated.names, place)) & set(doomed) and node not in doomed
     }
     other = min(set(simulated.names) - watchers - set(doomed), default=min(watchers))
-    readers = [_Reader(simulated, node) for node in sorted({*watchers, other})]
+    readers = [_Reader(simulated, node) for node in sorted({*watchers, other, simulated.names[0]})]
     witness = next(reader for reader in readers if reader.node == other)
+    ready_after = _turn(simulated, readers, lambda: readers[0].liveness.ready_to_propose(simulated.now()))
     known_after = _turn(simulated, readers, lambda: len(witness.liveness.fresh_heartbeats(simulated.now())) == nodes)
-    _turn(simulated, readers, lambda: simulated.now() > known_after + 120)
+    _turn(simulated, readers, lambda: simulated.now() > known_after + 40)
     first, last = {}, {}
 
     def look(until):
@@ -87,6 +93,7 @@ def _row(nodes, deaths):
         counted.operations["read"] / seconds,
         counted.bytes / seconds / 1e3,
         known_after,
+        ready_after,
         max(first.values()),
         max(last.values()),
         _record_bytes(simulated.names[:MOST_WORKERS]) / 1e3,
@@ -123,6 +130,10 @@ class _Nodes:
         self.files = {}
         self.counted = None
         self._beats = {heartbeat_path(node): (number, _heartbeat(node)) for number, node in enumerate(self.names)}
+        self._name_starts = [
+            beat_name(replace(heartbeat, beat=0), changed=1).removesuffix("0.beat")
+            for _, heartbeat in self._beats.values()
+        ]
         self._counts = None
 
     # -- clock -------------------------------------------------------------------------------------------------------
@@ -154,7 +165,7 @@ class _Nodes:
         if path not in self._beats:
             return self.files.get(path)
         number, heartbeat = self._beats[path]
-        return dumps(replace(heartbeat, beat=int(self._written_at(number, heartbeat.node) / BEAT_SECONDS)))
+        return dumps(replace(heartbeat, beat=self._beat(number, heartbeat.node)))
 
     def modified(self):
         """Return when each heartbeat was written."""
@@ -162,6 +173,18 @@ class _Nodes:
             path.rpartition("/")[2]: self._written_at(number, heartbeat.node)
             for path, (number, heartbeat) in self._beats.items()
         }
+
+    def listed(self, reader):
+        """Return the names in the folder of the heartbeats: of a reader the one that it gave itself."""
+        beats = [] if reader.beat_name is None else [reader.beat_name]
+        if len(self.names) > MOST_READ:
+            for number, node in enumerate(self.names):
+                if node != reader.node:
+                    beats.append(f"{self._name_starts[number]}{self._beat(number, node)}.beat")
+        return [*(path.rpartition("/")[2] for path in self._beats), *beats]
+
+    def _beat(self, number, node):
+        return int(self._written_at(number, node) / BEAT_SECONDS)
 
     def _written_at(self, number, node):
         """Return the time of a node's newest beat; each beats at its own time."""
@@ -190,23 +213,32 @@ class _Storage:
         self.nodes.asked(self.reader, "read", size=len(found or b""))
         return found
 
-    def replace(self, _, data):
+    def replace(self, path, data):
         """As `Storage.replace`; the heartbeats are those of the simulation."""
         self.nodes.asked(self.reader, "write", size=len(data))
+        if path.endswith(".beat"):
+            self.reader.beat_name = path.rpartition("/")[2]
+
+    def rename(self, path, name):
+        """As `Storage.rename`; only names of beats are."""
+        assert path.rpartition("/")[2] == self.reader.beat_name
+        self.nodes.asked(self.reader, "write", size=len(name))
+        self.reader.beat_name = name
+        return True
 
     def sync(self, _):
         """Count the synchronisation of a folder."""
         self.nodes.asked(self.reader, "sync")
 
     def names(self, folder):
-        """As `Storage.names`; a name takes some 32 bytes."""
-        found = [f"{node}.json" for node in self.nodes.names] if folder == "members" else []
-        self.nodes.asked(self.reader, "names", size=32 * len(found))
+        """As `Storage.names`; a name takes some 32 bytes more than its characters."""
+        found = self.nodes.listed(self.reader) if folder == "members" else []
+        self.nodes.asked(self.reader, "names", size=sum(32 + len(name) for name in found))
         return found
 
-    def modified(self, _):
+    def modified(self, _, names=None):
         """As `Storage.modified`; the attributes of a file take some 128 bytes."""
-        found = self.nodes.modified()
+        found = {name: at for name, at in self.nodes.modified().items() if names is None or name in names}
         self.nodes.asked(self.reader, "times", len(found), 128 * len(found))
         return found
 
@@ -217,12 +249,21 @@ class _Storage:
         """Count a write in place of the removal of a file."""
         self.nodes.asked(self.reader, "write")
 
+    def probe(self):
+        """As `Storage.probe` of a filesystem."""
+        return True
+
     def sweep(self, *_):
         """Leave all files where they are, in place of `Storage.sweep`."""
 
 
 class _NoCheckpoints:
-    """A reconciler of a directory in which nothing happens."""
+    """A reconciler of a directory in which nothing happens, and its saves."""
+
+    @property
+    def saves(self):
+        """Return this object, which has no saves either."""
+        return self
 
     def has_no_place(self):
         """Return that pins always have a place."""
@@ -237,13 +278,14 @@ class _Reader:
     """One of the nodes, which reads the others as a daemon does."""
 
     def __init__(self, nodes, node):
-        self.node, self._nodes = node, nodes
+        self.node, self._nodes, self.beat_name = node, nodes, None
         self._storage = _Storage(nodes, self)
         open_run(self._storage, 0.0, checkpoint_dir=None, new_id=lambda: "r")
         self._thread = StorageThread(
             storage=self._storage, reconciler=_NoCheckpoints(), clock=nodes, post=lambda _: None
         )
-        assert self._thread.answer(JoinRun()).run == "r"
+        joined = self._thread.answer(JoinRun())
+        assert isinstance(joined, Joined), joined.error
         self.liveness = Liveness(node, LEASE_SECONDS)
         self._beat = 0
 

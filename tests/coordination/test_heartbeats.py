@@ -355,7 +355,7 @@ class Crowd:
         """Return the names of the heartbeats of all nodes, dead and alive."""
         return sorted(path.removeprefix(f"{folder}/") for path in (*self.files, *self.live))
 
-    def modified(self, _):
+    def modified(self, *_):
         """As `Storage.modified`: this one cannot tell."""
         return {}
 
@@ -371,6 +371,11 @@ class Crowd:
     def replace(self, path, data):
         """Keep the new content of a file in memory."""
         self.files[path] = data
+
+    def rename(self, path, name):
+        """Keep a content under another name."""
+        self.files[f"members/{name}"] = self.files.pop(path)
+        return True
 
 
 def numbered(name, count):

@@ -62,6 +62,10 @@ def test_every_storage_keeps_the_same_promises(storage):
         for content in (b"one", b"two"):
             storage.replace(odd, content)
             assert [found.content for found in storage.survey("members").values()] == [content]
+    storage.replace("members/x", b"1")
+    assert [storage.rename("members/x", "y"), storage.rename("members/x", "y")] == [True, False]
+    assert storage.read("members/y") == b"1"
+    storage.remove("members/y")
     storage.create("plans-of-others/1", b"")
     assert (storage.names("plans"), storage.names("members")) == (["10", "9"], [odd.partition("/")[2]])
     storage.create("evaluations/a/plan-1/states.json", b"{}")

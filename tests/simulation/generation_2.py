@@ -38,6 +38,7 @@ _WEIGHTS: Final = WEIGHTS | {
 
 _HOUR: Final = 3600.0
 _FEW_READS: Final = 1.0
+_HEARS: Final = 0.6
 
 
 def make(seed: int) -> Scenario:
@@ -49,7 +50,8 @@ def make(seed: int) -> Scenario:
     nodes = _nodes(random, count, settings, shape)
     reads = Random(f"2/{seed}/reads")  # of its own, so that seeds from before it was drawn stay as they were
     if count > 2 and shape != "weeks" and reads.random() < 0.2:
-        nodes = [_with(each, reads=_FEW_READS) for each in nodes]
+        hears = reads.random() < _HEARS
+        nodes = [_with(each, reads=_FEW_READS, hears=hears) for each in nodes]
     saves = tuple(_saves(random, shape))
     upgraded = _upgraded(random, nodes) if shape == "upgrade" else ()
     # With every_steps the last one is not settled before the run ends.

@@ -8,7 +8,7 @@ import itertools
 import json
 from dataclasses import replace
 
-from sidecar.coordination import heartbeats, journal, journal_records, liveness, segments
+from sidecar.coordination import beat_names, heartbeats, journal, journal_records, liveness, segments
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.exclusions import Exclusions
@@ -25,7 +25,7 @@ from sidecar.retention.pins.policy import PinDecision
 from simulation import by_hand, workers
 from simulation.bucket import SimulatedObjects
 from simulation.generations import BUCKET, make
-from simulation.mutation import Mutation, with_fault
+from simulation.mutation import Mutation, with_fault, with_setting
 from simulation.mutations_of_promises import MUTATIONS as OF_PROMISES
 
 
@@ -146,6 +146,9 @@ _close, _is_settled = journal.Journal.close, CheckpointVerdicts.is_settled
 
 def _nothing(*_, **__):
     return None
+
+
+_BEATS_ARE_NAMES = with_setting(reads=1.0, hears=True)
 
 
 def _is_ready_whatever_its_role(heartbeat):
@@ -292,6 +295,15 @@ MUTATIONS = (
             (liveness.Liveness, "gone_since", _nothing),
         ),
         ("the dead are noticed", "all is settled"),
+    ),
+    Mutation(
+        "the name of a beat that stands still is a sign of life",
+        (
+            (beat_names, "_is_later", lambda _, known: known is not None),
+            (beat_names.ListedBeat, "applied_to", lambda _, known: replace(known, beat=known.beat + 1)),
+        ),
+        ("the dead are noticed", "all is settled"),
+        needs=_BEATS_ARE_NAMES,
     ),
     Mutation(
         "a success is planned again",

@@ -204,7 +204,9 @@ class Life:
             new_id=self._nonce,
             place=NodePlace(simulation, self),  # type: ignore[arg-type]
             visibility_seconds=patience,
-            reads=ReadLimits(per_second=spec.settings.reads),
+            reads=ReadLimits(
+                per_second=spec.settings.reads, heard_seconds=spec.settings.lease / 2 if spec.settings.hears else 0.0
+            ),
         )
         self.daemon = self._daemon(spec)
         self.wake(simulation.scheduler.now + 0.01)

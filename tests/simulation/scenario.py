@@ -99,6 +99,7 @@ class NodeSettings:
     stop_idle: float | None = None
     export_best: int = 0
     reads: float = 12.0  # heartbeats a second: with few, a node reads the others in turn, as among hundreds
+    hears: bool = True  # whether the names of beats spare reads; without that, files are read as among older releases
     data_last: int = 0  # plans after which the data of the eval set are replaced; 0: never
 
     def rules(self) -> dict:

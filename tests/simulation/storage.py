@@ -126,10 +126,26 @@ class NodeStorage:
 
         return list(self.call(effect))
 
-    def modified(self, folder: str) -> dict[str, float]:
+    def rename(self, path: str, name: str) -> bool:
+        """Give a file another name in its folder."""
+        target = f"{path.rpartition('/')[0]}/{name}"
+        self._host.cache.pop(path, None)
+
+        def effect() -> bool:
+            found = self.disk.files.get(path)
+            if found is None or self._simulation.away_until > self._simulation.scheduler.now:
+                return False
+            self._reject_writes(path)
+            self.disk.drop(path)
+            self.disk.replace(target, found)
+            return True
+
+        return bool(self.call(effect, writes=True))
+
+    def modified(self, folder: str, names=None) -> dict[str, float]:
         """Return the time at which each file of a folder was written."""
-        written = self.disk.written
-        return {name: written.get(f"{folder}/{name}", 0.0) for name in self.names(folder)}
+        written, listed = self.disk.written, self.names(folder)
+        return {name: written.get(f"{folder}/{name}", 0.0) for name in listed if names is None or name in names}
 
     def survey(self, _) -> None:
         """As `Storage.survey` of a filesystem."""
