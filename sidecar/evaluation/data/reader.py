@@ -52,6 +52,42 @@ _AT_RANDOM: Final = (
 _SHARE: Final = 0.02
 """The share of the time of evaluations for reading batches again."""
 
+_MOST_ROUNDS: Final = 20
+"""How often the same batches may come in a row. A source that repeats them more often is taken for endless."""
+
+_FEWEST_BATCHES: Final = 2000
+"""A set of fewer batches may be of equal ones, such as zeros."""
+
+_MOST_BATCHES: Final = 100_000
+"""Batches whose digests are compared, which takes 10 MB."""
+
+
+class Rounds:
+    """Find out whether the batches of a stream come again and again, by their digests. A step takes constant time.
+
+    The shortest period follows from the longest beginning of the stream that is also its end: the failure function of
+    D. E. Knuth, J. H. Morris and V. R. Pratt, "Fast pattern matching in strings", SIAM J. Comput. 6 (1977).
+    """
+
+    def __init__(self) -> None:
+        self._digests: list[bytes] = []
+        self._borders: list[int] = []  # for each beginning, the longest shorter one that is also its end
+
+    def add(self, digest: bytes) -> int | None:
+        """Note the digest of the next batch; return the number of batches in a round once there are many rounds."""
+        if len(self._digests) == _MOST_BATCHES:
+            return None
+        border = self._borders[-1] if self._borders else 0
+        if self._digests:
+            while border and self._digests[border] != digest:
+                border = self._borders[border - 1]
+            border += self._digests[border] == digest
+        self._digests.append(digest)
+        self._borders.append(border)
+        batches = len(self._digests)
+        in_round = batches - border
+        return in_round if batches > max(_MOST_ROUNDS * in_round, _FEWEST_BATCHES) else None
+
 
 class SampleCheck:
     """Compare a batch with its first reading: the first one of the set or, if batches are listed, one of their sample.
@@ -398,7 +434,7 @@ class EvalSetReader:
         batches = examples = own_batches = 0
         self._keys.clear()
         repeated = RepeatedKeys()
-        expected = self._expected
+        expected, rounds = self._expected, Rounds()
         self._cache.clear()
         self._places = []
         for number, batch in islice(self._source.numbered(), self._most):
@@ -422,6 +458,7 @@ class EvalSetReader:
             batches, examples = batches + 1, examples + size
             if expected is not None and examples > expected:  # the stream may be endless
                 break
+            self._require_end(rounds, digest, examples // batches)
             tick()
         if batches == 0:
             raise EvaluationError(
@@ -437,6 +474,19 @@ class EvalSetReader:
             examples=examples,
             own_batches=own_batches,
             notes=repeated.notes(examples),
+        )
+
+    def _require_end(self, rounds: Rounds, digest: bytes, size: int) -> None:
+        """Fail if the batches come again and again. `size`: the number of examples of a batch, about."""
+        batches = rounds.add(digest) if self._expected is None else None
+        if batches is None:
+            return
+        each = f"the same {batches} batches" if batches > 1 else "the same batch"
+        raise EvaluationError(
+            "count",
+            f"eval set {self.name!r} gives {each} (some {batches * size} examples) more than {_MOST_ROUNDS} times, and "
+            f"is taken for endless: let it end after one round, as with itertools.islice or .take(n) in the function "
+            f"of the eval set. Data that come so often, and end, need EvalSet(examples=…)",
         )
 
     def _described(self, **facts: Any) -> Stream:

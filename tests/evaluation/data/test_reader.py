@@ -124,6 +124,19 @@ def test_endless_in_disguise(refusal, numbers):
     assert (kind, message) == ("count", "eval set 'test' has more than 25 examples, EvalSet says 25")
 
 
+def test_rounds_without_end(refusal, numbers):
+    """Without that number, the same batches in the same order many times end it."""
+
+    def source():
+        return numbers()().repeat().filter(lambda x, _: x >= 0)
+
+    kind, message = refusal(source)
+    assert (kind, "more than 20 times, and is taken for endless: let it end after one round" in message) == (
+        "count",
+        True,
+    )
+
+
 def test_fewer_than_expected(refusal, numbers):
     """Fewer examples than EvalSet says: a count error with both numbers."""
     from sidecar.evaluation.task import EvalSet
