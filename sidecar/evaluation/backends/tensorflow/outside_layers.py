@@ -36,8 +36,8 @@ def require_restored(task: Task, model: Any) -> None:
             fixed = f"{name} = tf.Variable(…, trainable=False)" if is_variable else f"{name}.trainable = False"
             raise task_error(
                 f"{root} uses {name}, a {type(layer).__name__} with learned values that are not part of the model, so "
-                f"no checkpoint restores them: make it an attribute of the model that build_model returns; or, if the "
-                f"values are right as they are, write {fixed}"
+                f"no checkpoint restores them: make it an attribute of the model; or, if the values are right as they "
+                f"are, write {fixed}"
             )
 
 

@@ -30,6 +30,7 @@ json.dump(model.evaluate(x, y, batch_size=10, verbose=0, return_dict=True), open
 
 
 @pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.nightly)])
+@pytest.mark.drawn(1)
 def test_the_numbers_are_those_of_the_other_backend(backend, tmp_path, evaluate):
     """Files that Keras wrote under another backend give its own numbers up to rounding, with any number of ranks."""
     import keras

@@ -111,6 +111,7 @@ def of_rows(of, data, rows):
 @pytest.mark.parametrize(
     ("data", "ranks"), [((X, LABELS), (1, 5)), ((X, LABELS, WEIGHTS), (1, 2, 3))], ids=["plain", "weighted"]
 )
+@pytest.mark.drawn(1)
 def test_each_slice_has_the_numbers_that_keras_has_for_its_rows(evaluate, data, ranks):
     """The same bits for any number of workers; those of the set are the ones without slices."""
     import keras
@@ -129,6 +130,7 @@ def test_each_slice_has_the_numbers_that_keras_has_for_its_rows(evaluate, data, 
 
 
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.drawn(1)
 def test_metrics_of_a_compiled_model(evaluate, library):
     """Traced or run eagerly; a loss that is one number for a batch has none, which a note says."""
     of, data = importlib.import_module(library), (X, LABELS, WEIGHTS)[: 3 if library == "keras" else 2]
