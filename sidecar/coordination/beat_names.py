@@ -46,9 +46,7 @@ class ListedBeat:
         """Return a known heartbeat with a later beat of the same daemon, as if it had been read; None without one."""
         if known.incarnation != self.incarnation or self.beat <= known.beat:
             return None
-        if self.load == (
-            None if known.about.load is None else int(known.about.load)
-        ):  # copies of a thousand heartbeats take time
+        if self.load == _load_of(known):  # copies of a thousand heartbeats take time
             return replace(known, beat=self.beat)
         load = None if self.load is None else float(self.load)
         return replace(known, beat=self.beat, about=replace(known.about, load=load))
@@ -64,8 +62,9 @@ def content(heartbeat: Heartbeat) -> Heartbeat:
 
 def beat_name(heartbeat: Heartbeat, changed: int) -> str | None:
     """Return the name that tells a beat; None if it would be too long, or has an unusual incarnation."""
-    load = "" if heartbeat.about.load is None else f"{int(heartbeat.about.load)}"
-    name = f"{file_stem(heartbeat.node)}.{heartbeat.incarnation}.{changed}.{load}.{heartbeat.beat}.beat"
+    load = _load_of(heartbeat)
+    told = "" if load is None else load
+    name = f"{file_stem(heartbeat.node)}.{heartbeat.incarnation}.{changed}.{told}.{heartbeat.beat}.beat"
     return name if len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) else None
 
 
@@ -129,6 +128,11 @@ class ListedBeats:
     def moved_since(self, time: float) -> list[str]:
         """Return the nodes whose names were seen to count on after a time."""
         return [node for node, at in self._moved_at.items() if at > time]
+
+
+def _load_of(heartbeat: Heartbeat) -> int | None:
+    """Return the load that a name tells: a whole number."""
+    return None if heartbeat.about.load is None else int(heartbeat.about.load)
 
 
 def _is_later(beat: ListedBeat, known: ListedBeat | None) -> bool:

@@ -343,7 +343,7 @@ class InTurn:
         else:
             kinds = {name: 1 for name in first[:1] if kind_of(name) == 1}
         if not kinds:
-            raise TaskError(self._nottold_apart(needed or first))
+            raise TaskError(self._not_told_apart(needed or first))
         weight = next((name for name in parameters if name in _WEIGHTS), None)
 
         def arguments(y: Any, predictions: Any, weights: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -361,7 +361,7 @@ class InTurn:
 
         return arguments
 
-    def _nottold_apart(self, needed: list[str]) -> str:
+    def _not_told_apart(self, needed: list[str]) -> str:
         if self._is_object:
             kind = type(self._measure).__name__
             line = (

@@ -19,8 +19,8 @@ from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.graph_memory import clusters_graphs
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
-from sidecar.evaluation.backends.tensorflow.metrics_in_turn import replaced
-from sidecar.evaluation.backends.tensorflow.sliced_metric import SlicedMetric, mask_of, with_masks
+from sidecar.evaluation.backends.tensorflow.metrics_in_turn import mask_of, replaced
+from sidecar.evaluation.backends.tensorflow.sliced_metric import SlicedMetric, with_masks
 from sidecar.evaluation.metrics.example_sample import (
     MOST_BYTES_OF_ROW,
     Numbers,

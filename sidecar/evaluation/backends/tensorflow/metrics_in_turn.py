@@ -149,10 +149,15 @@ def found_late(found: Container[str], name: str) -> str:
     return LATE if name in found else ""
 
 
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that Keras attached to a tensor; `None` without one."""
+    return getattr(tensor, MASK, None)
+
+
 def _noting(calls: list[Any]) -> Callable[..., None]:
     def note(*arguments: Any, **named: Any) -> None:
         given = [list(arguments), named]
-        calls.append([*given, tf.nest.map_structure(lambda tensor: getattr(tensor, MASK, None), given)])
+        calls.append([*given, tf.nest.map_structure(mask_of, given)])
 
     return note
 

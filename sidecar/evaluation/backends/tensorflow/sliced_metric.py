@@ -21,7 +21,7 @@ from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.graph_memory import clusters_graphs
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, named_numbers
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, is_written_by_keras
-from sidecar.evaluation.backends.tensorflow.metrics_in_turn import MASK
+from sidecar.evaluation.backends.tensorflow.metrics_in_turn import MASK, mask_of
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
@@ -166,19 +166,20 @@ class SlicedMetric:
         by_slice = states.get(sliced.BY_SLICE)
         if not isinstance(by_slice, KeyedStates):
             return result
-        labels, of_slices = [label for label, _ in by_slice.items()], [one for _, one in by_slice.items()]
-        if self._metric.has_formula and len(labels) > 1 and not clusters_graphs():
+        by_label = dict(by_slice.items())
+        of_slices = list(by_label.values())
+        if self._metric.has_formula and len(of_slices) > 1 and not clusters_graphs():
             most = max(2, _BYTES // self._bytes)
             numbers = [
                 named_numbers(self._metric.metric, shown, found, shown)
-                for first in range(0, len(labels), most)
+                for first in range(0, len(of_slices), most)
                 for found in self._results([self._metric.totals(one) for one in of_slices[first : first + most]])
             ]
             self._metric.metric.reset_state()
         else:
             numbers = [self._metric.numbers(one, shown) for one in of_slices]
         values = [{name: value(number, result.values[name].goal) for name, number in each.items()} for each in numbers]
-        return replace(result, slices=dict(zip(labels, values, strict=True)))
+        return replace(result, slices=dict(zip(by_label, values, strict=True)))
 
     def _results(self, totals: Sequence[Sequence[NDArray[Any]]]) -> list[Any]:
         """Return the result for each of these states: from a trace, if that gives the bits of the first one without."""
@@ -222,11 +223,6 @@ class SlicedMetric:
 
 def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return np.array_equal(one, other, equal_nan=True)
-
-
-def mask_of(tensor: Any) -> Any:
-    """Return the mask that Keras attached to a tensor; `None` without one."""
-    return getattr(tensor, MASK, None)
 
 
 def with_masks(tensors: Sequence[Any]) -> list[Any]:

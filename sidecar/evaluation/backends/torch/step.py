@@ -81,7 +81,7 @@ class Step:
         self._loss = None if task.loss is None else OutputLosses(task.loss, device)
         metrics = chosen(task, is_torchmetric)
         self.metrics = [metric for _, metric in metrics]
-        """What the task's `metrics` returned; functions of other libraries are `InTurn`."""
+        """The metrics that the task returned; functions of other libraries are `InTurn`."""
         self._measurement = Measurement(pair for pair in metrics if not is_torchmetric(pair[1]))
         self._torchmetrics = TorchMetrics(
             [pair for pair in metrics if is_torchmetric(pair[1])], device, task.wants_in_turn
