@@ -116,12 +116,12 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Draw variants before tests are selected; begin with what takes long, so that all processes end at about one time.
+    """Draw tests before others are selected; begin with what takes long, so that all processes end at about one time.
 
     With TEST_ORDER, a text, the order of files follows from it: where TEST_SECONDS ends the run before all were tried,
     another text tries others.
     """
-    _draw_variants(items)
+    _draw(items)
     yield
     if order := os.environ.get("TEST_ORDER"):
         items.sort(key=lambda item: sha256(f"{order} {item.nodeid.partition('::')[0]}".encode()).digest())
@@ -129,19 +129,25 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=lambda item: _place_in_order(item.nodeid))
 
 
-def _draw_variants(items):
-    """Mark as nightly all but n variants of each test that is marked `drawn(n)`; TEST_DRAW decides which.
+def _draw(items):
+    """Mark as nightly all but n variants of each test that is marked `drawn(n)`, and files whose turn it is not.
 
-    The Makefile sets it to the commit, so that each commit tries others, and each time the same.
+    A test that is marked `takes_turns(n)` runs for one commit of n, with those of its file: they share what they start.
+    TEST_DRAW decides. The Makefile sets it to the commit: each commit tries others, and each time the same.
     """
+    draw = os.environ.get("TEST_DRAW", "")
+
+    def number(text):
+        return int.from_bytes(sha256(f"{draw} {text}".encode()).digest())
+
     variants = {}
     for item in items:
         if mark := item.get_closest_marker("drawn"):
             variants.setdefault(item.nodeid.partition("[")[0], (mark.args[0], []))[1].append(item)
-    draw = os.environ.get("TEST_DRAW", "")
+        if (mark := item.get_closest_marker("takes_turns")) and number(item.nodeid.partition("::")[0]) % mark.args[0]:
+            item.add_marker("nightly")
     for count, found in variants.values():
-        found.sort(key=lambda item: sha256(f"{draw} {item.nodeid}".encode()).digest())
-        for item in found[count:]:
+        for item in sorted(found, key=lambda item: number(item.nodeid))[count:]:
             item.add_marker("nightly")
 
 

@@ -42,6 +42,7 @@ def typed(*words):
     return done.stdout
 
 
+@pytest.mark.takes_turns(3)
 def test_a_journal_is_moved_and_both_say_how_much(state):
     """The dry run first; the command takes the checkpoint directory or the state directory of the run."""
     told = typed("ckpts", "--dry-run")

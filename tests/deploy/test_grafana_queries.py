@@ -22,6 +22,8 @@ from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.report import rows
 from sidecar.publishing.result_series import FAMILIES as RESULT_FAMILIES
 
+pytestmark = pytest.mark.takes_turns(3)
+
 RULES = GRAFANA.parent / "prometheus" / "rules"
 SIDECAR = (sys.executable, "-P", "-c", "from sidecar.commands.cli import main; main()")
 TASK = Path(__file__).parents[1] / "tasks" / "graded.py"

@@ -17,6 +17,8 @@ import pytest
 from sidecar.evaluation.source_digest import digest_of, source_digest
 from sidecar.version import NEXT
 
+pytestmark = pytest.mark.takes_turns(3)
+
 ROOT = Path(__file__).parents[2]
 OURS = {".ci", ".devcontainer", ".github"}
 LEFT_BY_TOOLS = {"__pycache__", "build", "dist", "sidecar-demo", "site"}

@@ -34,6 +34,8 @@ from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.result_series import FAMILIES
 from sidecar.publishing.status import Newest, SinkStatus, WorkerStatus
 
+pytestmark = pytest.mark.takes_turns(3)
+
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 TESTS = sorted(path.name for path in (FOLDER / "tests").glob("*.yml"))
 

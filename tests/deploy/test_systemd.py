@@ -20,6 +20,8 @@ from sidecar.errors import SidecarError
 from sidecar.policy.roles import decide_role
 from sidecar.settings import Settings, load
 
+pytestmark = pytest.mark.takes_turns(3)
+
 FOLDER = Path(__file__).parents[2] / "systemd"
 UNIT = FOLDER / "sidecar@.service"
 EXPOSURE_LIMIT = 2.5

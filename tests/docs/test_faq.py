@@ -42,7 +42,7 @@ http = "127.0.0.1:0"
 quiet_seconds = 0.5
 """
 
-pytestmark = [pytest.mark.seconds, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.takes_turns(3), pytest.mark.seconds, pytest.mark.timeout(900)]
 
 
 def block(name):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.takes_turns(3)
+
 SETTINGS = {
     "SIDECAR_FRAMEWORK": "python",
     "SIDECAR_CHECKPOINT_PATTERN": "model-*.json",

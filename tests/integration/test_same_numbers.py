@@ -261,6 +261,7 @@ def test_a_browser_shows_them(run, numbers, needs):
         browser.close()
 
 
+@pytest.mark.takes_turns(3)
 def test_times_are_those_of_completion(run, prometheus):
     """The journal's times are those of the samples, to the millisecond."""
     completed = [datetime.fromisoformat(row["completed_at"]).timestamp() for row in run.successes()]

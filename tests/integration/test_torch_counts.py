@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.seconds, pytest.mark.tensorflow, pytest.mark.torch]
+pytestmark = [pytest.mark.takes_turns(3), pytest.mark.seconds, pytest.mark.tensorflow, pytest.mark.torch]
 
 WRITTEN = {"keras": "weights-5.weights.h5", "torch": "weights-5.pt"}
 

@@ -94,6 +94,7 @@ def test_the_best_are_found_anew_for_other_data(seed):
     assert report.violation is None
 
 
+@pytest.mark.takes_turns(3)
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seeds_with_it", [range(1, 25), pytest.param(range(25, 400), marks=pytest.mark.nightly)])
 def test_forged_records_of_the_journal_are_set_aside(seeds_with_it):

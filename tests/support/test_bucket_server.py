@@ -51,6 +51,7 @@ def test_a_server_creates_lists_and_reads_ranges(name, connected):
         store.head("run/plan-3")
 
 
+@pytest.mark.takes_turns(3)
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_can_be_killed_stopped_and_started_again(name, connected):
     """A killed one refuses connections and returns at its address; objects on disk are there again."""

@@ -70,6 +70,7 @@ def test_a_mixture_that_grows_is_never_found(step, new_catalog, clock):
         assert catalog.scan().found == ()
 
 
+@pytest.mark.takes_turns(3)
 @pytest.mark.seconds
 @pytest.mark.nightly
 def test_flipped_bits(step, tally):

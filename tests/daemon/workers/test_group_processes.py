@@ -19,7 +19,7 @@ from sidecar.evaluation.states import ExactSum, MinMax
 from sidecar.protocol.messages import Check, Checked, Done, Failed
 from sidecar.protocol.records import Checkpoint
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.takes_turns(3), pytest.mark.tensorflow]
 
 TF_CONFIG = '{"cluster": {"chief": ["10.0.0.1:1"], "worker": ["10.0.0.2:1"]}, "task": {"type": "worker", "index": 0}}'
 

@@ -11,7 +11,11 @@ import pytest
 from sidecar import Task
 from sidecar.evaluation.failures import EvaluationError
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.takes_turns(3),
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 EXAMPLES, BATCH = 91, 8
 X = np.random.default_rng(1).normal(size=(EXAMPLES, 4)).astype("float32")

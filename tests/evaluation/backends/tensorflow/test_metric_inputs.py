@@ -10,7 +10,11 @@ from sidecar import Task
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import EvalSetInfo
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.takes_turns(3),
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 EXAMPLES = 1203  # more than the sample has
 RANDOM = np.random.default_rng(4)

@@ -10,7 +10,11 @@ from sidecar import Task
 from sidecar.errors import TaskError
 from sidecar.evaluation.task import EvalSet
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.takes_turns(3),
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 EXAMPLES, BATCH = 111, 20
 

@@ -8,7 +8,11 @@ import pytest
 
 from sidecar import Task
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.takes_turns(3),
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 EXAMPLES, BATCH = 96, 4
 

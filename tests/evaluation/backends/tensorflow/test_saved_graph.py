@@ -8,7 +8,11 @@ import numpy as np
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]  # of Keras, while it saves
+pytestmark = [
+    pytest.mark.takes_turns(3),
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore"),  # of Keras, while it saves
+]
 
 SHAPE = (8, 8, 1)
 
