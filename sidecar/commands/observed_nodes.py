@@ -1,7 +1,8 @@
 """Observe liveness for a command that only reads: a heartbeat changes between two readings. Pure.
 
-Only the reader's own clock counts. A file proves nothing by itself, so after one reading no node is known to live; but
-for a bucket, whose every request takes long, the time of a file is compared with this node's clock (`telling_ages`).
+Only the reader's own clock counts. A file proves nothing by itself, so after one reading no node is known to live;
+except where the times of files are compared with this node's clock (`telling_ages`): in a bucket, whose every request
+takes long, and on a filesystem of this machine, whose clock is the same.
 """
 
 from collections import deque
@@ -24,8 +25,10 @@ _SKEW_SECONDS: Final = 900.0
 """The largest difference: object stores refuse signed requests by a clock that differs more."""
 
 
-def telling_ages(written: Mapping[str, float], wall: float, lease_seconds: float) -> dict[str, float]:
-    """Return the seconds since the write of each file that is less than a lease ago, or long ago.
+def telling_ages(
+    written: Mapping[str, float], wall: float, trusted_seconds: float, lease_seconds: float
+) -> dict[str, float]:
+    """Return the seconds since the write of each file that is at most `trusted_seconds` ago, or long ago.
 
     `written`: by node, the time by the storage's clock. `wall`: the time here. A file from the future proves that the
     two clocks differ, so nothing is returned, and the nodes have to be watched.
@@ -33,9 +36,8 @@ def telling_ages(written: Mapping[str, float], wall: float, lease_seconds: float
     ages = {node: wall - at for node, at in written.items()}
     if min(ages.values(), default=0.0) < -_CLOCKS_SECONDS:
         return {}
-    return {
-        node: max(0.0, age) for node, age in ages.items() if age < lease_seconds or age > lease_seconds + _SKEW_SECONDS
-    }
+    long_ago = lease_seconds + _SKEW_SECONDS
+    return {node: max(0.0, age) for node, age in ages.items() if age <= trusted_seconds or age > long_ago}
 
 
 @dataclass(slots=True)

@@ -153,7 +153,7 @@ class RunObserver:
     _: KW_ONLY
     lease_seconds: float
     written_at: Callable[[str], float | None] = lambda _: None
-    trusts_times: bool = False  # a node is alive if its file was written a moment ago, by this node's clock
+    trusted_seconds: float | None = None  # a node lives if its file is at most so old by this clock; None: who changes
     no_run: Callable[[], str] = str
     busy: Callable[[Collection[str]], str] = lambda _: ""
     selection: Selection = field(default_factory=Selection)
@@ -210,8 +210,9 @@ class RunObserver:
                 self._reader.read_journal()  # before the heartbeats, which a `ReadAhead` brings with it
         if self._reader is None:
             return False
-        times = self.clock.now(), self.clock.wall() if self.trusts_times else None
-        self._reader.read_heartbeats(*times, self.lease_seconds, self.written_at)
+        wall = None if self.trusted_seconds is None else self.clock.wall()
+        trusted = self.trusted_seconds or 0.0
+        self._reader.read_heartbeats(self.clock.now(), wall, trusted, self.lease_seconds, self.written_at)
         return True
 
     def _live(self, members: Iterable[ObservedNode]) -> list[Heartbeat]:
@@ -283,13 +284,14 @@ class RunReader:
         self,
         now: float,
         wall: float | None = None,
+        trusted_seconds: float = 0.0,
         lease_seconds: float = 0.0,
         written_at: Callable[[str], float | None] = lambda _: None,
     ) -> None:
         """Read all heartbeats; `now` is the time of the reader's clock.
 
-        `wall`: the time since 1970, if the times of the files tell which nodes are alive. `written_at`: returns the
-        time of a file that the storage does not list.
+        `wall`: the time since 1970, if the times of the files tell which nodes are alive, as `telling_ages` has it.
+        `written_at`: returns the time of a file that the storage does not list.
         """
         reading = self._heartbeats.read_all()
         self.unread = reading.unread
@@ -297,7 +299,8 @@ class RunReader:
         for node in reading.nodes - self.written.keys():
             if (at := written_at(heartbeat_path(node))) is not None:
                 self.written[node] = at
-        self.nodes.update(reading, now, {} if wall is None else telling_ages(self.written, wall, lease_seconds))
+        ages = {} if wall is None else telling_ages(self.written, wall, trusted_seconds, lease_seconds)
+        self.nodes.update(reading, now, ages)
 
     def read_journal(self) -> None:
         """Read the journal on to its end."""

@@ -1,8 +1,9 @@
 """Build the observer of a run for the commands that read shared storage only."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from sidecar.checkpoints.filesystem import mount_here
 from sidecar.commands.best import BestExport, read_best
 from sidecar.commands.from_settings import make_catalog, make_rules
 from sidecar.commands.hints import no_run
@@ -18,6 +19,8 @@ from sidecar.protocol.record_limits import SMALL
 from sidecar.settings import Settings
 from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.clock import SystemClock
+
+_BEATS: Final = 1.25  # a live node has written within one; the quarter is for a busy machine
 
 if TYPE_CHECKING:
     from sidecar.publishing.state_backup.ownership import Own
@@ -39,7 +42,7 @@ def observer_of(
         SystemClock(),
         lease_seconds=settings.lease_seconds,
         written_at=file_times(settings.run_dir),
-        trusts_times=isinstance(settings.checkpoint_dir, BucketFolder),
+        trusted_seconds=storage_timeout.call(lambda: _trusted_seconds(settings)),
         no_run=partial(no_run, settings),
         busy=partial(busy_among, settings),
         selection=make_rules(settings).selection,
@@ -51,6 +54,17 @@ def observer_of(
         backup=partial(read_backup, storage),
     )
     return settings, storage_timeout, observer
+
+
+def _trusted_seconds(settings: Settings) -> float | None:
+    """Return how old a heartbeat's file may be to prove that its node lives; None if its time proves nothing.
+
+    A filesystem of this machine has this machine's clock: a live daemon has written within the time of a beat.
+    """
+    if isinstance(settings.checkpoint_dir, BucketFolder):
+        return settings.lease_seconds
+    mount = mount_here(settings.run_dir)
+    return None if mount is None or mount.is_shared else _BEATS * settings.beat_seconds
 
 
 def read_best_export(settings: Settings, storage: Storage) -> BestExport | None:

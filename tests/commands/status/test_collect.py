@@ -203,21 +203,28 @@ def test_the_task_is_that_of_a_node_that_is_alive(reader, writers):
 
 
 @pytest.mark.parametrize(
-    ("wall", "alive", "unknown"),
+    ("wall", "trusted", "alive", "unknown"),
     [
-        (1004.0, True, []),
-        (1000.0 - 1.5, True, []),
-        (1000.0 - 9.0, None, ["node-1"]),
-        (1030.0, None, ["node-1"]),
-        (2000.0, False, []),
-        (None, None, ["node-1"]),
+        (1004.0, 10.0, True, []),
+        (1002.0, 2.5, True, []),
+        (1004.0, 2.5, None, ["node-1"]),
+        (1000.0 - 1.5, 10.0, True, []),
+        (1000.0 - 9.0, 10.0, None, ["node-1"]),
+        (1030.0, 10.0, None, ["node-1"]),
+        (1030.0, 2.5, None, ["node-1"]),
+        (2000.0, 10.0, False, []),
+        (2000.0, 2.5, False, []),
+        (None, 10.0, None, ["node-1"]),
     ],
-    ids=["just_written", "coarse_times", "from_the_future", "silent", "long_ago", "times_do_not_count"],
+    ids=[
+        *("just_written", "within_a_beat", "longer_than_a_beat", "coarse_times", "from_the_future", "silent"),
+        *("silent_here", "long_ago", "long_ago_here", "times_do_not_count"),
+    ],
 )
-def test_the_time_of_a_file_tells_at_once_who_is_alive(reader, writers, wall, alive, unknown):
+def test_the_time_of_a_file_tells_at_once_who_is_alive(reader, writers, wall, trusted, alive, unknown):
     """If times count, nobody waits for a beat, unless the clocks differ or could differ by that much."""
     writers.beat("node-1", 1)
-    reader.read_heartbeats(5.0, wall, 10.0, lambda _: 1000.0)
+    reader.read_heartbeats(5.0, wall, trusted, 10.0, lambda _: 1000.0)
     (node,) = reader.nodes
     assert (node.fresh(10.0), reader.nodes.unknown()) == (alive, unknown)
 
