@@ -8,7 +8,8 @@ before each batch. Code that gives other numbers even then is refused. Imports n
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -124,6 +125,23 @@ def generators() -> tuple[Any, ...]:
     torch = sys.modules.get("torch")
     of_torch = torch.get_rng_state().numpy().tobytes() if torch is not None and hasattr(torch, "get_rng_state") else b""
     return numpy_state["state"]["pos"], numpy_state["state"]["key"].tobytes(), random.getstate(), of_torch
+
+
+@contextmanager
+def without_seeds(*of_framework: tuple[Any, str]) -> Iterator[None]:
+    """Let functions that seed a generator do nothing, such as `random.seed`, given by their modules and names.
+
+    A model that is built twice has the same random values if `build_model` sets a seed.
+    """
+    functions = [(random, "seed"), (np.random, "seed"), *of_framework]
+    kept = [getattr(module, name) for module, name in functions]
+    try:
+        for module, name in functions:
+            setattr(module, name, lambda *_, **__: None)
+        yield
+    finally:
+        for (module, name), function in zip(functions, kept, strict=True):
+            setattr(module, name, function)
 
 
 def are_equal(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> bool:

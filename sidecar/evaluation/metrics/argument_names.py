@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-_OF_PREDICTIONS: Final = ("pred", "score", "prob", "logit", "hat", "output", "hypothes", "input")
-_OF_LABELS: Final = ("true", "target", "label", "ref", "truth", "actual", "expected")
-_PREDICTIONS: Final = ("p", "out")
-_LABELS: Final = ("y", "gt")
+_OF_PREDICTIONS: Final = ("pred", "score", "prob", "logit", "hat", "output", "hypothes", "input", "forecast", "estimat")
+_OF_LABELS: Final = ("true", "target", "label", "ref", "truth", "actual", "expected", "observed", "gold")
+_PREDICTIONS: Final = ("p", "out", "sim")
+_LABELS: Final = ("y", "gt", "obs")
 _BOTH: Final = 2
 
 

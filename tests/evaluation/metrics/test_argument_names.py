@@ -13,6 +13,9 @@ from sidecar.evaluation.metrics.argument_names import first_kind, labels_first
         ("preds, target", 1),
         ("input, target, weight=None", 1),
         ("out, y", 1),
+        ("obs, sim", 0),  # hydrology
+        ("forecast, observed", 1),
+        ("gold, estimate", 0),
         ("a, b", None),
         ("y, t", None),  # some books call the output y, and the target t
         ("probs, true_probs", None),

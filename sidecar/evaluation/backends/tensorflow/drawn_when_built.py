@@ -23,6 +23,7 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.elements import parts_of
 from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.repeatability import without_seeds
 from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
 from sidecar.evaluation.task import Task
 from sidecar.system.plain_text import listed
@@ -108,7 +109,8 @@ class DrawnWhenBuilt:
         if not self._left:
             return
         try:
-            others = variables_of(self._built_again(batch)[0])
+            with without_seeds((tf.random, "set_seed")):
+                others = variables_of(self._built_again(batch)[0])
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - as above

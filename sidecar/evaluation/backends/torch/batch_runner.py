@@ -3,6 +3,7 @@
 How that is achieved, and what is refused, is described in the modules `repeatability`.
 """
 
+import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.division import Division
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
-from sidecar.evaluation.backends.torch.outside_modules import modules_in, require_repeated, require_restored
+from sidecar.evaluation.backends.torch.outside_modules import Watch, modules_in, require_repeated
 from sidecar.evaluation.backends.torch.step import Step
 from sidecar.evaluation.backends.torch.tensors import part_of, types_of_device, types_of_outputs, values_in
 from sidecar.evaluation.backends.torch.torchmetrics_members import is_torchmetric
@@ -37,7 +38,7 @@ from sidecar.evaluation.first_batch import FIRST_EXAMPLE, FirstBatch, OfParts, t
 from sidecar.evaluation.measurement import chosen
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.name_patterns import matches
-from sidecar.evaluation.repeatability import RandomDraws, SeededStep
+from sidecar.evaluation.repeatability import RandomDraws, SeededStep, without_seeds
 from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
@@ -67,6 +68,7 @@ class BatchRunner:
         self._may_hold_draws = is_small and bool(task.eval_sets) and task.restore is None
         is_compared = is_small and bool(task.eval_sets) and division is None
         self._built_values: dict[str, bytes] | None = None if is_compared else {}  # digests, for Task(restore=…)
+        self._built_places: dict[str, tuple[int, int]] = {}
         self._steps = _steps_for(task, self.model, device)
         self._require_nothing_outside()
         self.step = next(iter(self._steps.values()))
@@ -82,10 +84,9 @@ class BatchRunner:
         return build().to(self._device) if self._division is None else self._division.divided(build, self._device)
 
     def _require_nothing_outside(self) -> None:
-        """Raise `EvaluationError` for learned or random numbers outside of the model, which no checkpoint holds."""
+        """Raise `EvaluationError` for random numbers in metrics, which no checkpoint holds."""
         for name, step in self._steps.items():
             of_set = self._task.of_set(name) if name else self._task
-            require_restored(of_set, self.model)
             networks = list(modules_in(step.metrics).values()) if isinstance(step, Step) else []
             if isinstance(step, Step) and networks and _size_of(nn.ModuleList(networks)) <= _BUILT_TWICE_BYTES:
                 _seed(1)
@@ -97,9 +98,11 @@ class BatchRunner:
         before = repeatability.attributes(self.model)
         for eval_set, (batch, examples) in batches.items():
             self._enter(eval_set)
-            self._try_out(batch, examples)
+            watch = Watch(self.model) if self._division is None else None  # processes divide parameters
+            self._try_out(batch, examples, watch)
+            if watch is not None:
+                watch.require_restored(self._task.of_set(eval_set))
         self._suspects = repeatability.changed_attributes(self.model, before)
-        self.model.requires_grad_(requires_grad=False)
         names = [name for step in self._steps.values() for name in step.names]
         if any(isinstance(step, Step) for step in self._steps.values()):
             self._task.require_in_turn(list(dict.fromkeys(names)))
@@ -116,18 +119,33 @@ class BatchRunner:
         self._enter(eval_set)
         return self.step.in_turn()
 
-    def _try_out(self, batch: Batch, examples: int) -> None:
+    def _try_out(self, batch: Batch, examples: int, watch: Watch | None) -> None:
         """Run the step on a first batch, and choose its mode.
 
         The model may still make variables, which must not be tensors of the inference mode.
         """
-        chosen, self.step.mode = self.step.mode, torch.no_grad
-        self.step.run(batch, examples, 0)
+        chosen = self.step.mode
+        self._run_watched(torch.no_grad, batch, examples, watch)
         try:
-            self.step.mode = chosen
+            self._run_watched(chosen, batch, examples, watch)
+        except RuntimeError:  # gradients of inputs cannot be computed in the inference mode
+            self._run_watched(torch.no_grad, batch, examples, watch)
+
+    def _run_watched(
+        self,
+        mode: type[torch.inference_mode | torch.no_grad],
+        batch: Batch,
+        examples: int,
+        watch: Watch | None,
+    ) -> None:
+        self.step.mode = mode
+        if watch is not None:
+            watch.run += 1
+        self.step.watch = watch or contextlib.nullcontext()
+        try:
             self.step.run(batch, examples, 0)
-        except RuntimeError:
-            self.step.mode = torch.no_grad  # gradients of inputs cannot be computed in the inference mode
+        finally:
+            self.step.watch = contextlib.nullcontext()
 
     def begins_again(self, of_sets: Mapping[str, SetStates]) -> bool:
         """Return whether a metric has proved to be no sum in a set, so that the evaluation must be done again."""
@@ -141,15 +159,22 @@ class BatchRunner:
         """Remember the values that `build_model` made. Call it before `Task(restore=…)` is called the first time."""
         if self._built_values is None:
             self._built_values = repeatability.digests(self.model)
+            self._built_places = repeatability.places(self.model)
 
-    def require_replaced(self) -> tuple[str, ...]:
+    def require_replaced(self, returned: Any) -> tuple[str, ...]:
         """Return a note on random values that `Task(restore=…)` left and the task names in `from_build_model`.
 
-        Raises `EvaluationError` for others: a second model has other ones. Nothing is looked at after a success.
+        `returned`: what it returned, which is not used. Raises `EvaluationError` for other values: a second model has
+        other ones; and if nothing was written into the model. Nothing is looked at after a success.
         """
         before = self._built_values or {}
         after = repeatability.digests(self.model) if before else {}
-        left = [name for name, value in before.items() if after.get(name) == value]
+        now, places = repeatability.places(self.model), self._built_places  # a file may hold these very values
+        left = [
+            name for name, value in before.items() if after.get(name) == value and places.get(name) == now.get(name)
+        ]
+        if left and len(left) == len(before):
+            raise repeatability.not_restored(returned)
         random_ones = self._drawn_anew(left, before) if left else []
         refused = [name for name in random_ones if not matches(name, self._task.from_build_model)]
         if refused:
@@ -160,16 +185,23 @@ class BatchRunner:
         return (f"random values of build_model, which Task(restore=…) left (from_build_model): {listed(random_ones)}",)
 
     def _drawn_anew(self, names: Sequence[str], before: Mapping[str, bytes]) -> list[str]:
-        """Return those of the names that have other values in a second model."""
+        """Return those of the names that have other values in a second model, whatever seed `build_model` sets."""
+        _seed(1)
         try:
-            other = repeatability.digests(self._built(seed=1))
+            with without_seeds((torch, "manual_seed"), (torch.random, "manual_seed"), (torch.cuda, "manual_seed_all")):
+                other = repeatability.digests(self._built(seed=1))
         except (RuntimeError, TaskError):  # of a function that can be called only once, too
             return []
         return [name for name in names if other.get(name, before[name]) != before[name]]
 
+    def note_progress(self, content: Any) -> None:
+        """Let a LightningModule know the epoch and the step in the content of its checkpoint."""
+        for step in self._steps.values():
+            if isinstance(step, LightningStep):
+                step.progress.read(content)
+
     def note_restored(self) -> None:
         """Prepare the restored model, before its values are hashed and saved in other threads."""
-        self.model.requires_grad_(requires_grad=False)
         self._fresh = self._new_with_these_values() if self._suspects or self._may_hold_draws else None
         self.model.eval()  # some modules merge weights now
 
@@ -184,7 +216,7 @@ class BatchRunner:
         except (RuntimeError, TaskError):  # of a function that can be called only once, too
             self._suspects, self._may_hold_draws = (), False
             return None
-        return fresh.requires_grad_(requires_grad=False).eval()
+        return fresh.eval()
 
     @property
     def first_batch(self) -> FirstBatch:
@@ -350,6 +382,7 @@ class BatchRunner:
             self.step.mode = used.mode
             if isinstance(self.step, LightningStep) and isinstance(used, LightningStep):
                 self.step.index = used.index
+                vars(self.step.progress).update(vars(used.progress))
                 self.step.begin(is_first=True)
             elif isinstance(self.step, Step) and isinstance(used, Step):
                 self.step.read_as(used)

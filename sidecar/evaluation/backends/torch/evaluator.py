@@ -147,6 +147,7 @@ class TorchEvaluator:
             with _vanished_if_gone(path):
                 stored = loading.result()
                 self._notes = self._restored(path, stored)
+                self._runner.note_progress(stored.content)
             self._runner.note_restored()
 
         return use
@@ -182,8 +183,8 @@ class TorchEvaluator:
         if not does_nothing(function):
             self._runner.note_built()
         with _vanished_if_gone(path), torch.no_grad():
-            call("Task(restore=…)", function, self.model, path)
-        self._notes = self._runner.require_replaced() or self._notes
+            returned = call("Task(restore=…)", function, self.model, path)
+        self._notes = self._runner.require_replaced(returned) or self._notes
         self._runner.note_restored()
 
     def digest(self) -> Callable[[], str]:

@@ -7,6 +7,7 @@ metric of torchmetrics becomes the number of all examples: its states are those 
 called once, so that `self.accuracy.compute()` in it is right.
 """
 
+import contextlib
 import inspect
 import math
 import numbers
@@ -155,6 +156,10 @@ class LightningStep:
         self.index = 0
         """Number of the eval set that the next call is about, which Lightning calls `dataloader_idx`."""
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
+        self.watch: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self.progress = Progress()
+        """The epoch and the step of the checkpoint."""
+        module._trainer = self.progress  # noqa: SLF001 - where Lightning looks for them
         self.keeps = False
         """Has no effect: the logged numbers are all that `dependence` needs."""
 
@@ -246,7 +251,7 @@ class LightningStep:
             for metric in self._here.metrics.values():
                 metric.reset()
             updates: _Updates = {}
-            with _recorded(self._found, updates):
+            with _recorded(self._found, updates), self.watch:
                 self._validate(content, examples, number)
         assert self._here.keys is not None
         if (logged := self._log.numbers.keys()) != set(self._here.keys):
@@ -532,6 +537,28 @@ def _metrics_in(module: nn.Module) -> Iterator[tuple[str, Any]]:
         ):
             inside = (*inside, f"{place}.")
             yield place, part
+
+
+class Progress:
+    """Stand for the Trainer of a module: it knows how far training was, and refuses everything else."""
+
+    logger, loggers, sanity_checking, global_rank, local_rank = None, (), False, 0, 0
+
+    def __init__(self) -> None:
+        self.current_epoch = self.global_step = 0
+
+    def read(self, content: Any) -> None:
+        """Take both numbers from the content of a checkpoint, as Lightning writes them; 0 if they are not there."""
+        given = content if isinstance(content, Mapping) else {}
+        self.current_epoch, self.global_step = (
+            number if isinstance(number := given.get(name), int) else 0 for name in ("epoch", "global_step")
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise the error of a module without a Trainer."""
+        if name.startswith("__"):  # of protocols such as that of copies
+            raise AttributeError(name)
+        raise RuntimeError(_NO_TRAINER)
 
 
 class _recorded:  # noqa: N801 - a context manager

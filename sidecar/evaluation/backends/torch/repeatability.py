@@ -128,6 +128,27 @@ def digests(model: nn.Module) -> dict[str, bytes]:
     }
 
 
+def places(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return what differs for each value of the model once it was written into, or was replaced."""
+    return {
+        name: (id(value), 0 if value.is_inference() else value._version)  # noqa: SLF001 - no other way
+        for of_kind in (model.named_parameters, model.named_buffers)
+        for name, value in of_kind(remove_duplicate=False)
+    }
+
+
+def not_restored(returned: Any) -> EvaluationError:
+    """Return the error about a function of the task that wrote nothing into the model, and what it returned."""
+    is_model = isinstance(returned, nn.Module)
+    state = "torch.load(path, weights_only=False).state_dict()" if is_model else "torch.load(path)"
+    return task_error(
+        f"Task(restore=…) writes nothing into the model that it gets"
+        f"{f', and the {type(returned).__name__} that it returns is not used' if is_model else ''}: the file may have "
+        f"other names, which load_state_dict(…, strict=False) passes over. Leave restore out, as names of wrappers are "
+        f"found without it, or write restore=lambda model, path: model.load_state_dict({state})"
+    )
+
+
 def left_by_restore(names: list[str], others: Collection[str]) -> EvaluationError:
     """Return the error about values that a function of the task left as `build_model` drew them."""
     patterns = patterns_for(names, others) or sorted(names)

@@ -1,5 +1,6 @@
 """Run the model on one batch, and return what metrics, loss and saved columns need."""
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -91,6 +92,8 @@ class Step:
         self._needs_arrays = has_own_metrics or self._columns is not None
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
         """Mode in which batches are evaluated. A step that computes gradients needs that of `no_grad`."""
+        self.watch: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        """Entered while code of the task runs."""
         self.keeps = False
         """Whether `run` keeps labels and predictions for `dependence`."""
         self._kept: tuple[Any, Any, Any] | None = None  # labels, predictions and weights
@@ -253,7 +256,7 @@ class Step:
         if self._model.training:  # the task may have changed it
             self._model.eval()
         try:
-            with self.mode():
+            with self.mode(), self.watch:
                 y, predictions, weights = labels_and_predictions(self._task, self._model, content)
                 if self._measurement.takes_one_output:
                     _require_one_output(y, predictions, examples)
@@ -268,11 +271,10 @@ class Step:
             if "type" in str(error) and (advice := _advice_on_types(self._model, content)):
                 raise task_error(f"{advice}: {next(iter(str(error).splitlines()))}") from error
             raise
-        columns = (
-            {}
-            if self._columns is None
-            else self._columns.columns((_as_numpy(_inputs(content)), arrays[0], arrays[2]), arrays[1])
-        )
+        columns = {}
+        if self._columns is not None:
+            with self.watch:
+                columns = self._columns.columns((_as_numpy(_inputs(content)), arrays[0], arrays[2]), arrays[1])
         if all(rows.all() for rows in finite):
             finite = []
         measured = self._measurement.arrays(arrays[0], arrays[1], _as_numpy(counted), examples)

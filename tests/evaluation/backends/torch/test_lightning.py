@@ -586,6 +586,21 @@ def test_a_metric_that_some_batches_update(checkpoint):
         of_ranks(module(validation_step=step), checkpoint)
 
 
+def test_the_epoch_and_the_step_are_those_of_the_checkpoint(tmp_path):
+    """A loss with a term that grows during training; files without them, as state dicts, are at the beginning."""
+    import torch
+
+    def step(self, batch, batch_idx):
+        self.log("epoch_of_file", float(self.current_epoch))
+        self.log("step_of_file", float(self.trainer.global_step) + self.global_rank)
+
+    kind = module(validation_step=step)
+    torch.save({"state_dict": kind().state_dict(), "epoch": 2, "global_step": 33}, tmp_path / "m.ckpt")
+    torch.save(kind().state_dict(), tmp_path / "m.pt")
+    assert of_ranks(kind, tmp_path / "m.ckpt", 3) == {"epoch_of_file": 2.0, "step_of_file": 33.0}
+    assert of_ranks(kind, tmp_path / "m.pt") == {"epoch_of_file": 0.0, "step_of_file": 0.0}
+
+
 def test_hooks_of_a_batch_are_called(checkpoint):
     """Some modules scale their inputs in one, and log in another: the numbers are those of the Trainer."""
 

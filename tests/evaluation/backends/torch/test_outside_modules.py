@@ -1,6 +1,8 @@
-"""Modules with parameters that a task uses next to its model: their values are those of no checkpoint."""
+"""Learned values that a task uses next to its model, or keeps of it: they are not those of the checkpoint."""
 
+import copy
 import functools
+import types
 
 import pytest
 from tests_torch import result_of_ranks, torch_evaluator
@@ -126,6 +128,103 @@ def test_a_name_of_an_attribute_is_no_variable(monkeypatch):
         return batch[1], model(getattr(batch, "EMBED", batch[0]) if not hasattr(batch, "x") else batch.EMBED)
 
     torch_evaluator(task(step=step))
+
+
+def test_a_module_that_a_step_only_names():
+    """The first batch shows that its values are not used."""
+    teacher, wants_teacher = net(), False
+
+    def step(model, batch):
+        predictions = model(batch[0])
+        return batch[1], predictions + teacher(batch[0]) if wants_teacher else predictions
+
+    torch_evaluator(task(step=step))
+
+
+def test_parameters_of_another_file_are_refused():
+    """`state.EMBED(x)`: no variable of the step leads to it, but torch's functions get its values."""
+    state = types.ModuleType("state")
+    state.EMBED = net(6, 6)
+    with pytest.raises(EvaluationError, match=r"shapes \(6, 6\), \(6,\)"):
+        torch_evaluator(with_step(lambda model, x: model(state.EMBED(x))))
+
+
+def test_parameters_that_a_step_makes_of_those_of_the_model(tmp_path):
+    """A learner that adapts itself to each example, as in meta-learning, is a new copy each time."""
+    import torch
+
+    def adapted(model, x):
+        learner = copy.deepcopy(model)
+        with torch.enable_grad():
+            gradients = torch.autograd.grad(learner(x).square().mean(), list(learner.parameters()))
+        for parameter, gradient in zip(learner.parameters(), gradients, strict=True):
+            parameter.data -= 0.1 * gradient
+        return learner(x)
+
+    def predict(model, x):
+        return torch.cat([adapted(model, each[None]) for each in x])
+
+    torch.manual_seed(3)
+    model, (x, y) = net(), data().tensors
+    torch.save(model.state_dict(), tmp_path / "step-1.pt")
+    right = torch.nn.functional.cross_entropy(predict(model, x), y).item()
+    for ranks in (1, 3):
+        found = result_of_ranks(with_step(predict), tmp_path / "step-1.pt", ranks)["test"]
+        assert found.values["loss"].value == pytest.approx(right, rel=1e-6)
+
+
+CLASSES = None
+
+
+def once(model, batch):
+    global CLASSES  # noqa: PLW0603 - as users write it
+    if CLASSES is None:
+        CLASSES = model.weight / model.weight.norm(dim=1, keepdim=True)
+    return batch[1], batch[0] @ CLASSES.T
+
+
+@pytest.mark.parametrize("way", ["global", "cache", "loss"])
+def test_what_is_kept_of_the_weights_is_refused(monkeypatch, way):
+    """Embeddings of class names, computed once: those of the model before its first checkpoint."""
+    monkeypatch.setitem(globals(), "CLASSES", None)
+
+    @functools.cache
+    def directions(model):
+        return model.weight / model.weight.norm(dim=1, keepdim=True)
+
+    kept = []
+
+    def loss(predictions, y):
+        kept.append(predictions.mean())
+        return (predictions[:, 0] - kept[0] - y) ** 2
+
+    given, message = {
+        "global": (task(step=once), r"Task\(step=…\) uses CLASSES of shape \(3, 6\)"),
+        "cache": (with_step(lambda model, x: x @ directions(model).T), r"uses a tensor of shape \(3, 6\)"),
+        "loss": (task(loss=loss), r"Task\(loss=…\) uses kept\[0\] of shape \(\)"),
+    }[way]
+    with pytest.raises(EvaluationError, match=message):
+        torch_evaluator(given)
+
+
+def test_what_a_hook_keeps_until_the_next_call(tmp_path):
+    """Activations in a global dict are written before they are read; and a constant of a step may be kept."""
+    import torch
+
+    activations, constants = {}, {}
+
+    def step(model, batch):
+        handle = model.register_forward_hook(lambda *given: activations.update(out=given[2]))
+        model(batch[0])
+        handle.remove()
+        return batch[1], activations["out"] + constants.setdefault("shift", torch.arange(3.0))
+
+    torch.manual_seed(3)
+    model, (x, y) = net(), data().tensors
+    torch.save(model.state_dict(), tmp_path / "step-1.pt")
+    right = torch.nn.functional.cross_entropy(model(x) + torch.arange(3.0), y).item()
+    found = result_of_ranks(task(step=step), tmp_path / "step-1.pt", 2)["test"]
+    assert found.values["loss"].value == pytest.approx(right, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["torchmetrics", "own", "seeded", "one network"])

@@ -217,8 +217,8 @@ def test_random_values_that_a_restore_of_ones_own_leaves(tmp_path):
         return task(restore=restore, **changes)
 
     for path in ("step-1.pt", "step-2.pt"):
-        with pytest.raises(EvaluationError, match=r"leaves .*0\.weight.* build_model draws"):
-            evaluate(task_of(lambda name: f"net.{name}"), tmp_path / path, ranks=(1,))
+        with pytest.raises(EvaluationError, match=r"leaves .*2\.weight.* build_model draws"):
+            evaluate(task_of(lambda name: name.replace("2.", "head.")), tmp_path / path, ranks=(1,))
     evaluate(task(restore=lambda *_: None), tmp_path / "step-1.pt")  # nobody can have meant to restore anything
     (loss,) = one_by_one(task_of(str), tmp_path / "step-3.pt")
     assert loss == pytest.approx(right, rel=1e-6)
@@ -226,3 +226,47 @@ def test_random_values_that_a_restore_of_ones_own_leaves(tmp_path):
     (note,) = found.notes
     assert "random values of build_model" in note
     assert "0.weight" in note
+
+
+@pytest.mark.parametrize("seeds", [True, False])
+@pytest.mark.parametrize("way", ["part", "other names", "new model"])
+def test_a_seed_of_build_model_does_not_hide_what_a_restore_leaves(tmp_path, way, seeds):
+    """The weights of `build_model` are the same each time, and those of no checkpoint."""
+    import torch
+
+    def build():
+        if seeds:
+            torch.manual_seed(7)
+        return net()
+
+    def restore(model, path):
+        if way == "new model":
+            return torch.load(path, weights_only=False)
+        values = torch.load(path, weights_only=False).state_dict()
+        kept = (
+            dict(list(values.items())[:2]) if way == "part" else {f"module.{name}": one for name, one in values.items()}
+        )
+        return model.load_state_dict(kept, strict=False)
+
+    torch.save(net(), tmp_path / "step-1.pt")
+    message = {
+        "part": r"leaves .*build_model draws",
+        "other names": r"writes nothing into the model.*restore=lambda model, path: model.load_state_dict\(torch.load",
+        "new model": r"the Sequential that it returns is not used.*weights_only=False\)\.state_dict\(\)\)",
+    }[way]
+    with pytest.raises(EvaluationError, match=message):
+        evaluate(task(build_model=build, restore=restore), tmp_path / "step-1.pt", ranks=(1,))
+
+
+def test_a_restore_of_the_values_that_build_model_has(tmp_path):
+    """The first checkpoint of a training that begins with given weights holds these."""
+    import torch
+
+    def build():
+        torch.manual_seed(7)
+        return net()
+
+    right = loss_of(saved(build, tmp_path / "step-0.pt", 7))
+    given = task(build_model=build, restore=lambda model, path: model.load_state_dict(torch.load(path)))
+    (loss,) = one_by_one(given, tmp_path / "step-0.pt")
+    assert loss == pytest.approx(right, rel=1e-6)

@@ -103,6 +103,38 @@ def test_a_step_that_computes_gradients(tmp_path):
     assert evaluate(given, tmp_path / "step-1.pt").values["loss"].value == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["penalty", "norms"])
+def test_a_step_that_asks_for_the_gradients_of_the_weights(tmp_path, kind):
+    """A penalty on trained weights, and the norm of each example's gradient: the flags are those of the model."""
+    import torch
+
+    def value(model, x, y):
+        if kind == "penalty":
+            return sum(one.square().sum() for one in model.parameters() if one.requires_grad)
+        with torch.enable_grad():
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            gradients = torch.autograd.grad(loss, [one for one in model.parameters() if one.requires_grad])
+        return torch.sqrt(sum(one.square().sum() for one in gradients))
+
+    def build():
+        model = net()
+        next(model.parameters()).requires_grad_(requires_grad=False)
+        return model
+
+    def values(model, x, y):
+        return torch.stack([value(model, *each) for each in zip(x[:, None], y[:, None], strict=True)])
+
+    model = saved(build, tmp_path / "step-1.pt")
+    given = task(
+        build_model=build,
+        step=lambda model, batch: (batch[1], values(model, *batch)),
+        loss=None,
+        metrics=lambda: [Mean(lambda _, p: p, name="value")],
+    )
+    right = values(model, *tensors()).double().mean().item()
+    assert evaluate(given, tmp_path / "step-1.pt").values["value"].value == pytest.approx(right, rel=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch.compile's own imports
 @pytest.mark.parametrize("wrapper", ["DataParallel", "compile", "compile in place", "compiled step"])
 def test_wrapped_and_compiled_models(checkpoint, wrapper):
