@@ -3,6 +3,7 @@
 A file is never loaded here. Sources: the formats' specifications, and files that the libraries wrote.
 """
 
+import re
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +59,20 @@ _KINDS: Final = (
 )
 
 
+_OF_MAIN: Final = re.compile(r"Can't get attribute '(\w+)' on <module '__main__'")
+
+
 def remedy_for(path: Path, error: BaseException) -> str:
-    """Return what loads a file, if another library than that of the file failed to load it; else an empty text."""
+    """Return what loads a file, if another library than that of the file failed to load it; else an empty text.
+
+    A pickle of the script that trained names its classes and functions as those of `__main__`, which a worker is not.
+    """
+    if found := _OF_MAIN.match(str(error)):
+        name = found[1]
+        return (
+            f"The script that trained defined {name}: define or import {name} in the task's file, and write below it "
+            f"import __main__; __main__.{name} = {name}"
+        )
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -72,12 +85,15 @@ def remedy_for(path: Path, error: BaseException) -> str:
 
 
 def _libraries_of(error: BaseException) -> set[str]:
-    """Return the names of the libraries and modules in the traceback of an error, and of those that led to it."""
+    """Return the names of the libraries and modules in the traceback of an error, and of those that led to it.
+
+    Functions in C, such as `pickle.load`, have no frame: the line that calls one names its library.
+    """
     found: set[str] = set()
     part: BaseException | None = error
     while part is not None:
         for frame in traceback.extract_tb(part.__traceback__):
             file = Path(frame.filename)
-            found |= {*file.parts, file.stem}
+            found |= {*file.parts, file.stem, *re.findall(r"\w+", frame.line or "")}
         part = part.__cause__ or part.__context__
     return found
