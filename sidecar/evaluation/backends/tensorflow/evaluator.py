@@ -31,7 +31,7 @@ from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
 from sidecar.evaluation.backends.tensorflow.keras_metric import negative_notes
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, make_model
 from sidecar.evaluation.backends.tensorflow.non_variable_state import NonVariableState
-from sidecar.evaluation.backends.tensorflow.outside_layers import require_restored
+from sidecar.evaluation.backends.tensorflow.outside_layers import require_known, require_restored
 from sidecar.evaluation.backends.tensorflow.randomness import seed_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.restore import variables_of
@@ -341,7 +341,8 @@ class KerasEvaluator:
             columns = tf.nest.map_structure(array_of, evaluated.columns)
             return BatchOutput(arrays, [rows.numpy() for rows in evaluated.finite], columns, evaluated.calls)
 
-        at_once = step.at_once() if checks.is_over and observer is None else None
+        was_over = checks.is_over
+        at_once = step.at_once() if was_over and observer is None else None
         began = time.monotonic()
         in_turn, mergeable = step.measurement.in_turn, list(step.measurement.stateful_metrics)
         in_turn.reset()
@@ -349,6 +350,9 @@ class KerasEvaluator:
         def finish() -> None:
             if at_once is None:
                 step.overlap.note(time.monotonic() - began, checks.seen)
+            if self._graph is None and not was_over:
+                metrics = [each.metric for each in step.measurement.stateful_metrics.values()]
+                require_known(step.variables, self._task.of_set(batches.name), self.model, metrics)
             in_turn.found = checks.finish(step, states, divides_itself=batches.division == "own")
             exact_sum(states, _NEGATIVES).add(batches.negatives)
             in_turn.conclude(states, mergeable, is_first=self._shard.rank == 0)

@@ -164,6 +164,11 @@ class Step:
         return Evaluation(*(self._function or self._step)(batch, start, seed, carried))
 
     @property
+    def variables(self) -> tuple[Any, ...]:
+        """Return the variables that the traced step reads; none before it is traced."""
+        return () if self._function is None else self._function.variables
+
+    @property
     def keeps_nothing(self) -> bool:
         """Return whether no call of the traced step can have an effect on another."""
         return self._function is not None and self._function.keeps_nothing
@@ -360,6 +365,11 @@ class _TracedFunction:
                     self._warm.add(shapes)
                     self._trace(batch, *others)
         return self._trace(batch, *others)
+
+    @property
+    def variables(self) -> tuple[Any, ...]:
+        """Return the variables that the trace reads; none before the first call."""
+        return () if self._trace is None else tuple(self._trace.graph.variables)
 
     @cached_property
     def keeps_nothing(self) -> bool:
