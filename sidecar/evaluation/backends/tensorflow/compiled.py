@@ -91,7 +91,10 @@ class CompiledMeasurement:
                 self._test(first)
         self.inputs.choose(updates, examples_in(first), self.tolerance)
         names = self._not_of_metrics(flat(results))
-        self._order = [name for name in flat(results) if name in self._by_result or name in names]
+        # A metric in turn that returns a dict has its own name here, and those of its numbers in the results.
+        self._order = [
+            name for name in dict.fromkeys((*flat(results), *self._by_result)) if name in {*self._by_result, *names}
+        ]
         self._derived = DerivedResults(model, self._metrics, self.in_turn, names, first, self._after(first))
 
     def _of_results(self) -> dict[str, KerasMetric]:
@@ -102,8 +105,10 @@ class CompiledMeasurement:
         """Return the names of the results that are not results of metrics."""
         known = set(self._by_result)
         for source in self._by_result.values():
-            if source in self._metrics and isinstance(several := self._metrics[source].metric.result(), dict):
-                known |= set(flat(several))
+            metric = self._metrics[source].metric if source in self._metrics else dict(self.in_turn.items())[source]
+            with suppress(Exception):  # one in turn may not have a result before its first batch
+                if isinstance(several := metric.result(), dict):
+                    known |= set(flat(several))
         return [name for name in results if name not in known]
 
     def _after(self, batch: Batch) -> dict[str, list[Any]]:

@@ -19,7 +19,7 @@ from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions
 from sidecar.evaluation.backends.tensorflow.differences import differences, name_of
 from sidecar.evaluation.backends.tensorflow.file_contents import recorded
 from sidecar.evaluation.backends.tensorflow.keras_assets import DAMAGE_ERRORS, load_assets
-from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
+from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_of
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_file
 from sidecar.evaluation.backends.tensorflow.saved_configuration import compare_configuration
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against, advice_for_file
@@ -55,7 +55,8 @@ def load(model: Any, variables: list[Any], path: str, *, model_of: int, exceptio
     major version of the model's Keras, 2 or 3. `exceptions`: values that only the file may have, or only the model.
     Raises as `restore.restore`.
     """
-    missing = list(variables)
+    counters = {id(getattr(layer, "num_documents", None)) for layer in layers_of(model)}  # of `adapt` alone: in no file
+    missing = [variable for variable in variables if id(variable) not in counters]
     built = [(variable, np.array(variable)) for variable in variables if exceptions.keeps(variable)]
     for attempt in (0, 1):  # a stored value may equal one placeholder by chance, but not both
         placeholders = [_placeholder(variable, attempt) for variable in missing]

@@ -134,7 +134,9 @@ def _arrays_in(metadata: Mapping[str, Any], path: str) -> dict[tuple[str, ...], 
     """Return the name of each array in the database, by the keys that lead to it in the tree."""
     try:
         leaves = [
-            tuple(str(key["key"]) for key in entry["key_metadata"]) for entry in metadata["tree_metadata"].values()
+            tuple(str(key["key"]) for key in entry["key_metadata"])
+            for entry in metadata["tree_metadata"].values()
+            if not entry.get("value_metadata", {}).get("skip_deserialize")  # an empty dict has no array
         ]
     except (AttributeError, KeyError, TypeError) as error:
         raise EvaluationError("corrupt", f"{path}/{_TREE}/{_METADATA} is damaged: it has no tree") from error

@@ -12,7 +12,7 @@ form (`_plain`), and then compared from models (`_compare_models`) down to layer
 import contextlib
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import h5py
@@ -191,23 +191,23 @@ def _compare_layers(name: str, saved: Any, built: Any, refused: list[str], unsur
             unsure += differences
             continue
         before, after = _plain(settings[key]), _plain(built_settings[key])
-        if not _is_ignored(key, before, after, saved):
+        if not _is_ignored(key, before, after, (saved, built)):
             is_numeric = key in _NUMERIC or _is_bins_of_hashing(key, saved)
             text = f"layer {name!r} has {key}={before!r} in the file, {after!r} in the model"
             (refused if is_of_keras and is_numeric else unsure).append(text)
 
 
-def _is_ignored(key: str, before: Any, after: Any, layer: Any) -> bool:
-    """Return whether a setting of a layer is equal, changes no number, or cannot be compared."""
+def _is_ignored(key: str, before: Any, after: Any, both: tuple[Any, Any]) -> bool:
+    """Return whether a setting of two layers is equal, changes no number, or cannot be compared."""
     if key in _TABLES and not (before and after and isinstance(before, list) and isinstance(after, list)):
         return True  # learned from data, or read from a file
     return (
-        (key in _HARMLESS and not _is_bins_of_hashing(key, layer))
+        (key in _HARMLESS and not _is_bins_of_hashing(key, both[0]))
         or key.endswith(_ENDINGS)
         or before == after
         or _is_code(before)
         or _is_code(after)
-        or (key == "axis" and _are_one_axis(before, after, layer))
+        or (key == "axis" and _are_one_axis(before, after, both))
     )
 
 
@@ -307,9 +307,13 @@ def _is_code(value: Any) -> bool:
     return is_lambda or (isinstance(value, str) and " at 0x" in value)
 
 
-def _are_one_axis(before: Any, after: Any, layer: Any) -> bool:
-    """Return whether two axes are the same, counted from the front and from the back."""
-    shape = (layer.get("build_config") or {}).get("input_shape")
+def _are_one_axis(before: Any, after: Any, both: Iterable[Any]) -> bool:
+    """Return whether two axes are the same, counted from the front and from the back.
+
+    A `.h5` file of Keras 2 counts from the front, and describes no shapes.
+    """
+    shapes = ((layer.get("build_config") or {}).get("input_shape") for layer in both)
+    shape = next((shape for shape in shapes if shape), None)
     first, second = [value if isinstance(value, list) else [value] for value in (before, after)]
     if not isinstance(shape, list) or not all(isinstance(axis, int) for axis in (*first, *second)):
         return False

@@ -40,6 +40,18 @@ def test_weights_of_words_are_those_of_the_checkpoint(evaluate, tmp_path, librar
         assert {name: one[name].value for name in alone} == pytest.approx(alone, rel=2e-6)
 
 
+@pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
+def test_files_of_keras_lack_the_counter_of_adapt(evaluate, tmp_path, library):
+    """A layer that was adapted with `tf_idf` also has the number of its texts, which no number needs."""
+    of = importlib.import_module(library)
+    model = of_weighted_words(of, SAVED)
+    expected = keras_says(model, TEXTS)
+    path = str(tmp_path / "m.keras")
+    model.save(path)
+    found = evaluate(task(lambda: of_weighted_words(of, OTHER), TEXTS), path)
+    assert {name: found[name].value for name in expected} == pytest.approx(expected, rel=2e-6)
+
+
 @pytest.mark.parametrize("kind", [".weights.h5", "ckpt"])
 def test_where_the_checkpoint_does_not_have_it_the_result_says_so(evaluate, tmp_path, kind):
     """The numbers are those of the task's own vocabulary."""

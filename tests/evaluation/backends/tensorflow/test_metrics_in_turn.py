@@ -167,6 +167,23 @@ def test_states_outside_of_variables(evaluate, library, kind):
         assert any("counting keeps 'seen' outside of its variables" in note for note in found.notes)
 
 
+def test_several_numbers_of_a_compiled_metric(evaluate):
+    """They are among the results of the step, and do not follow from other metrics."""
+    import keras
+
+    def summary():
+        class Summary(type(listed(keras))):
+            def result(self):
+                return {"ap": super().result(), "seen": float(sum(map(len, self.y)))}
+
+        return Summary(name="summary")
+
+    right = build(keras, [summary()]).evaluate(*data(), batch_size=BATCH, verbose=0, return_dict=True)
+    found = evaluate(task(keras, lambda: [summary()], "eager"), "nowhere", ranks=2)
+    assert {name: found[name].value for name in right} == pytest.approx(right, rel=1e-6)
+    assert found["seen"].value == EXAMPLES
+
+
 @pytest.mark.parametrize("wanted", [True, ["accuracy"]])
 @pytest.mark.drawn(1)
 def test_a_task_asks_for_it(evaluate, wanted):

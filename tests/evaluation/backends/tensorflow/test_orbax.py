@@ -89,6 +89,19 @@ def test_a_leaf_without_keys_is_left_out(saved, build):
     assert "dense/kernel" in message
 
 
+def test_a_group_without_variables_is_no_value(saved, build):
+    """Orbax notes an empty dict, such as the other variables of a model of `Dense` layers."""
+    metadata = saved / "pytree" / "_METADATA"
+    content = json.loads(metadata.read_text())
+    group = [{"key": "non_trainable_variables", "key_type": 2}]
+    empty = {"value_type": "Dict", "skip_deserialize": True}
+    content["tree_metadata"]["('non_trainable_variables',)"] = {"key_metadata": group, "value_metadata": empty}
+    metadata.write_text(json.dumps(content))
+    model = build()
+    load(model, saved)
+    assert model.get_layer("dense").kernel.numpy().any()
+
+
 def test_where_tensorstore_is_not_installed(saved, build, monkeypatch):
     """One sentence: what is missing, for which interpreter, and what to do."""
     monkeypatch.setitem(sys.modules, "tensorstore", None)

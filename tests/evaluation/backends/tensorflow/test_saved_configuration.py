@@ -179,3 +179,12 @@ def test_values_that_a_file_holds_as_settings(library, tmp_path):
         build(of_class, **saved).save(tmp_path / "m.h5")
         assert told in refusal(build(of_class, **other), tmp_path / "m.h5")
         assert not any("otherwise" in note for note in notes_of(build(of_class, **saved), tmp_path / "m.h5"))
+
+
+def test_axes_in_a_file_of_keras_2_count_from_the_front(tmp_path):
+    """It writes `axis=[3]` for the last axis, and no shapes."""
+    import keras
+    import tf_keras
+
+    conv(tf_keras).save(tmp_path / "m.h5")
+    assert not [note for note in notes_of(conv(keras), tmp_path / "m.h5") if "axis" in note]
