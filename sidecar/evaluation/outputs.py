@@ -36,7 +36,12 @@ def pick(structure: Any, output: Output) -> Any:
             f"labels or predictions have the parts {keys}: give metrics and loss for each, such as {{{keys[0]!r}: …}}"
         )
     if output not in keys:
-        raise task_error(f"labels or predictions have no part {output!r}: they have {keys or 'one'}")
+        by_number = (
+            ""
+            if isinstance(output, int) or keys[:1] != [0]
+            else ", as those of a list: use these numbers, such as {0: …}"
+        )
+        raise task_error(f"labels or predictions have no part {output!r}: they have {keys or 'one'}{by_number}")
     return structure[output]
 
 

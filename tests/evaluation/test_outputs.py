@@ -119,3 +119,11 @@ def test_metrics_of_no_output(build, evaluate, changes, words):
     with pytest.raises(EvaluationError) as failed:
         evaluate(task(build, **changes), "nowhere")
     assert words in str(failed.value)
+
+
+def test_outputs_in_a_list_have_numbers(build, evaluate):
+    """Keras finds them by the names of layers, and the message says what the task has to write."""
+    from sidecar.evaluation.failures import EvaluationError
+
+    with pytest.raises(EvaluationError, match="those of a list"):
+        evaluate(task(lambda: build(listed=True)), "nowhere")

@@ -41,7 +41,7 @@ _MOST_AGAIN: Final = 64
 
 _ORDER_OF_TENSORFLOW: Final = (
     "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, give an "
-    "ImageDataGenerator's flow(…, shuffle=False)"
+    "ImageDataGenerator's flow(…, shuffle=False), give sample_from_datasets a seed, leave deterministic=False out"
 )
 _ORDER: Final = "do not shuffle, sort lists of files and what comes from a set"
 _AT_RANDOM: Final = (

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -12,6 +12,19 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import unpack
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.task import Task, call
+
+_WRAPPED: Final = """: write
+
+class Wrapped(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = build_inner()  # what build_model has returned
+
+    def call(self, x):
+        return self.inner(x)
+
+with Task(build_model=Wrapped, checkpoint=lambda model: tf.train.Checkpoint(model=model.inner), …), where model= is the
+name under which training saves it"""
 
 
 def make_model(task: Task, *, trusts: bool) -> Any:
@@ -29,7 +42,9 @@ def make_model(task: Task, *, trusts: bool) -> Any:
     model = call("Task(build_model=…)", task.build_model)
     if not callable(model) or not hasattr(type(model), "weights"):  # on the object, tf_keras raises until it is built
         returned = f"{type(model).__name__} {str(model)[:80]!r}"
-        raise task_error(f"Task(build_model=…) must return a Keras model, found {returned}")
+        raise task_error(
+            f"Task(build_model=…) must return a Keras model, found {returned}" + (_WRAPPED if callable(model) else "")
+        )
     return model
 
 

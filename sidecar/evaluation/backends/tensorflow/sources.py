@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -147,7 +147,12 @@ class Source:
         elif isinstance(data, Iterator):
             data = self._generate(data, lambda: self._call(eval_set))
         if not isinstance(data, tf.data.Dataset):
-            raise task_error(f"eval set {self._name!r}: expected {_ACCEPTED}, found {type(data).__name__}")
+            line = (
+                ": write lambda: iter(…), or lambda: map(tuple, …) if its batches are lists"
+                if isinstance(data, Iterable)
+                else ""
+            )
+            raise task_error(f"eval set {self._name!r}: expected {_ACCEPTED}, found {type(data).__name__}{line}")
         if data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise task_error(f"eval set {self._name!r} repeats for ever: remove .repeat(), or add .take(n)")
         self.notes = _notes_on(data, is_part=self.sharding == "own")

@@ -116,6 +116,9 @@ def test_neither_dataset_nor_arrays(refusal):
     """Something else is named by its type."""
     kind, message = refusal(lambda: 7)
     assert (kind, "expected a tf.data.Dataset, numpy arrays x, (x, y)" in message) == ("task_error", True)
+    assert "write" not in message
+    kind, message = refusal(lambda: {1, 2})
+    assert (kind, "found set: write lambda: iter(…)" in message) == ("task_error", True)
 
 
 def test_ragged_and_sparse_sets(batches, digits):

@@ -1,5 +1,6 @@
 """Build and complete models as scripts have them."""
 
+import numpy as np
 import pytest
 from evaluation.backends.tensorflow.scripts import (
     BATCH,
@@ -63,3 +64,36 @@ def test_layers_that_only_the_call_needs(name, tmp_path, evaluate):
     task = Task(lambda: half_used(of), {"test": lambda: (x, y)}, batch_size=BATCH)
     found = evaluate(task, str(tmp_path / "m.weights.h5"), ranks=2)
     assert values_of(found) == pytest.approx(keras_says(saved, dataset(x, y)), rel=1e-5)
+
+
+def test_a_module_of_tensorflow_alone_gets_the_lines_to_write(tmp_path, evaluate):
+    """They evaluate what training saved with `tf.train.Checkpoint`."""
+    import keras
+    import tensorflow as tf
+
+    from sidecar.evaluation.failures import EvaluationError
+
+    class Net(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.kernel = tf.Variable(tf.random.normal((WIDTH, 3)))
+
+        @tf.function
+        def __call__(self, x):
+            return x @ self.kernel
+
+    saved = Net()
+    path = tf.train.Checkpoint(model=saved, step=tf.Variable(3)).write(str(tmp_path / "ckpt-3"))
+    given = {
+        "eval_sets": {"test": lambda: (numbers(EXAMPLES, WIDTH), labels())},
+        "metrics": lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        "batch_size": BATCH,
+    }
+    with pytest.raises(EvaluationError, match="a Keras model, found Net") as caught:
+        evaluate(Task(Net, **given), path)
+    code, _, line = str(caught.value).partition("write\n\n")[2].partition("\n\nwith ")
+    names = {"keras": keras, "tf": tf, "Task": Task, "build_inner": Net}
+    exec(code, names)
+    task = eval(line.partition(", where ")[0].replace("…", "**given"), {**names, "given": given})
+    right = np.mean(saved(numbers(EXAMPLES, WIDTH)).numpy().argmax(1) == labels())
+    assert values_of(evaluate(task, path)) == {"accuracy": pytest.approx(right)}
