@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,9 +23,10 @@ from sidecar.evaluation.backend import SaveRows, Tick
 from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.division import Division
-from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
+from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning, prepare, read_checkpoint
 from sidecar.evaluation.backends.torch.outside_modules import Watch, modules_in, require_repeated
 from sidecar.evaluation.backends.torch.step import Step
+from sidecar.evaluation.backends.torch.stored_settings import StoredSettings
 from sidecar.evaluation.backends.torch.tensors import part_of, types_of_device, types_of_outputs, values_in
 from sidecar.evaluation.backends.torch.torchmetrics_members import is_torchmetric
 from sidecar.evaluation.batch_dependence import BatchDependence
@@ -46,6 +48,8 @@ from sidecar.system.plain_text import listed
 
 _BUILT_TWICE_BYTES: Final = 1 << 30
 """Largest model that is built twice to find numbers which `build_model` draws."""
+
+_Arrays = list[NDArray[Any]]
 
 Parts = Callable[[Batch, int, Sequence[slice]], Sequence[tuple[Batch, int]]]
 """A function that returns parts of a batch, which has this number, with their sizes; none if it cannot be divided."""
@@ -76,6 +80,8 @@ class BatchRunner:
         self._draws = RandomDraws(repeatability.seed, repeatability.generators)
         self._first_batch: FirstBatch | None = None
         self._suspects: tuple[str, ...] = ()  # attributes of the model that a forward pass changes
+        self.settings = StoredSettings(self.model) if is_compared else None
+        """Those of the checkpoint."""
         self._fresh: nn.Module | None = None  # a new model with the restored values, to compare its outputs
 
     def _built(self, seed: int = 0) -> nn.Module:
@@ -194,29 +200,36 @@ class BatchRunner:
             return []
         return [name for name in names if other.get(name, before[name]) != before[name]]
 
-    def note_progress(self, content: Any) -> None:
-        """Let a LightningModule know the epoch and the step in the content of its checkpoint."""
-        for step in self._steps.values():
-            if isinstance(step, LightningStep):
-                step.progress.read(content)
+    def note_settings(self, content: Any, path: Path) -> None:
+        """Note the settings that a checkpoint was saved with. The first batch shows whether they matter."""
 
-    def note_restored(self) -> None:
+        def give_values(other: nn.Module) -> None:
+            prepare(other)
+            self._give_values(other.to(self._device), content)
+
+        if self.settings is not None:
+            self.settings.see(content, path, give_values)
+
+    def note_restored(self, content: Any = None) -> None:
         """Prepare the restored model, before its values are hashed and saved in other threads."""
-        self._fresh = self._new_with_these_values() if self._suspects or self._may_hold_draws else None
+        self._fresh = self._new_with_these_values(content) if self._suspects or self._may_hold_draws else None
         self.model.eval()  # some modules merge weights now
 
-    def _new_with_these_values(self) -> nn.Module | None:
+    def _new_with_these_values(self, content: Any) -> nn.Module | None:
         """Return a new model with the values of the present one; None if a forward pass has to make some parts.
 
         It is built with other random numbers than the present one.
         """
         try:
-            fresh = self._built(seed=1)
-            fresh.load_state_dict(self.model.state_dict())
+            return self._give_values(self._built(seed=1), content)
         except (RuntimeError, TaskError):  # of a function that can be called only once, too
             self._suspects, self._may_hold_draws = (), False
             return None
-        return fresh.eval()
+
+    def _give_values(self, other: nn.Module, content: Any) -> nn.Module:
+        other.load_state_dict(self.model.state_dict())
+        read_checkpoint(other, content)
+        return other.eval()
 
     @property
     def first_batch(self) -> FirstBatch:
@@ -295,6 +308,8 @@ class BatchRunner:
             divide = partial(self._find_dependence, reader, batch, output, parts)
             predict = partial(self._predict_part, reader, batch, place)
             first_batch.see(output, number, examples, again=run_again, parts=divide, predict=predict)
+            if self.settings is not None:
+                self.settings.compare(partial(self._differs, reader, batch, place, number, output))
             if compare_first is None:  # the model was tried on this batch, and may keep the same of it
                 compare_first = partial(self._compare_with_fresh, reader, batch, place, number, output)
             else:
@@ -371,30 +386,56 @@ class BatchRunner:
         """
         if self._fresh is None:
             return
+        one, fresh, tolerance = self._both(self._fresh, reader, batch, place, number, output, few=not self._suspects)
+        if self._suspects and self._device.type == "cpu":
+            repeatability.require_independent(one, fresh, self._suspects)
+        elif rows_differ(one, [fresh], tolerance):
+            raise repeatability.drawn_when_built(self.model, self._fresh)
+        self._suspects, self._may_hold_draws, self._fresh = (), False, None
+
+    def _differs(
+        self,
+        reader: EvalSetReader,
+        batch: Batch,
+        place: int | bytes,
+        number: int,
+        output: BatchOutput,
+        other: nn.Module,
+    ) -> bool:
+        one, two, tolerance = self._both(other, reader, batch, place, number, output, few=False)
+        return rows_differ(one, [two], tolerance)
+
+    def _both(
+        self,
+        other: nn.Module,
+        reader: EvalSetReader,
+        batch: Batch,
+        place: int | bytes,
+        number: int,
+        output: BatchOutput,
+        *,
+        few: bool,
+    ) -> tuple[_Arrays, _Arrays, float]:
+        """Return what the model and another one compute for a batch, or for `few` examples, and how much may differ."""
         run = partial(self._run, reader, batch, place, number)
         with types_of_outputs(self.model) as types:
-            if not self._suspects and not isinstance(self.step, LightningStep):
+            if few and not isinstance(self.step, LightningStep):
                 predict = partial(self._predict_part, reader, batch, place)
                 if (alone := tried(predict, FIRST_EXAMPLE)) is not None:
                     run, output = partial(predict, FIRST_EXAMPLE), alone
-        used, self.step = self.step, step_for(self._task.of_set(reader.name), self._fresh, self._device)
+        used, self.step = self.step, step_for(self._task.of_set(reader.name), other, self._device)
         try:
             self.step.mode = used.mode
             if isinstance(self.step, LightningStep) and isinstance(used, LightningStep):
                 self.step.index = used.index
-                vars(self.step.progress).update(vars(used.progress))
                 self.step.begin(is_first=True)
             elif isinstance(self.step, Step) and isinstance(used, Step):
                 self.step.read_as(used)
-            other = run()
+            of_other = run()
         finally:
             self.step = used
-        one, fresh = ([np.atleast_1d(array) for array in each.arrays] for each in (output, other))
-        if self._suspects and self._device.type == "cpu":
-            repeatability.require_independent(one, fresh, self._suspects)
-        elif rows_differ(one, [fresh], tolerance_for([*types, *types_of_device(self._device)])):
-            raise repeatability.drawn_when_built(self.model, self._fresh)
-        self._suspects, self._may_hold_draws, self._fresh = (), False, None
+        one, two = ([np.atleast_1d(array) for array in each.arrays] for each in (output, of_other))
+        return one, two, tolerance_for([*types, *types_of_device(self._device)])
 
     def _run(self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int) -> BatchOutput:
         """Run one batch. Random numbers are seeded if the model draws any."""
@@ -437,6 +478,7 @@ def built(task: Task, seed: int = 0) -> nn.Module:
     model = call("Task(build_model=…)", task.build_model)
     if not isinstance(model, nn.Module):
         raise task_error(f"Task(build_model=…) must return a torch.nn.Module, found {type(model).__name__}")
+    prepare(model)
     return model
 
 

@@ -25,6 +25,7 @@ from sidecar.evaluation.backend import (
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
 from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, LoadedBatch, open_source
 from sidecar.evaluation.backends.torch.division import Division, require_divisible
+from sidecar.evaluation.backends.torch.lightning import read_checkpoint
 from sidecar.evaluation.backends.torch.pretrained import (
     explain,
     is_adapter,
@@ -146,9 +147,10 @@ class TorchEvaluator:
             self.model.train()  # some modules merge weights in the mode of eval(), and undo it in that of train()
             with _vanished_if_gone(path):
                 stored = loading.result()
-                self._notes = self._restored(path, stored)
-                self._runner.note_progress(stored.content)
-            self._runner.note_restored()
+                content = read_checkpoint(self.model, stored.content)
+                self._notes = self._restored(path, replace(stored, content=content))
+                self._runner.note_settings(stored.content, Path(path))
+            self._runner.note_restored(stored.content)
 
         return use
 
@@ -297,6 +299,8 @@ class TorchEvaluator:
             notes += (f"{left}: the rows are counted and evaluated, and what it leaves out is not",)
         if reader.third_part is not None:
             notes += reader.third_part.notes
+        if self._runner.settings is not None:
+            notes += self._runner.settings.notes
         return replace(numbers, notes=(*numbers.notes, *notes, *self._notes))
 
     def _states(self, reader: EvalSetReader) -> SetStates:

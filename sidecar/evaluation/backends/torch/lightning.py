@@ -157,9 +157,6 @@ class LightningStep:
         """Number of the eval set that the next call is about, which Lightning calls `dataloader_idx`."""
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
         self.watch: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        self.progress = Progress()
-        """The epoch and the step of the checkpoint."""
-        module._trainer = self.progress  # noqa: SLF001 - where Lightning looks for them
         self.keeps = False
         """Has no effect: the logged numbers are all that `dependence` needs."""
 
@@ -497,16 +494,47 @@ class LightningStep:
 
     def _call(self, name: str, *arguments: Any, **by_name: Any) -> Any:
         """Call a method of the module."""
-        method: Callable[..., Any] = getattr(self._module, name)
-        try:
-            return method(*arguments, **by_name)
-        except RuntimeError as error:
-            if _NO_TRAINER in str(error):
-                raise _refused(
-                    f"needs a Trainer in {name}, and there is none in an evaluation: do not use self.trainer and "
-                    f"self.all_gather there; numbers are added up over all workers anyway"
-                ) from error
-            raise
+        with _without_trainer(name):
+            return getattr(self._module, name)(*arguments, **by_name)
+
+
+def prepare(model: nn.Module) -> None:
+    """Let a LightningModule make the rest of itself, as a Trainer does before it validates."""
+    if not is_lightning(model) or isinstance(vars(model).get("_trainer"), Progress):
+        return
+    module: Any = model
+    module._trainer = Progress()  # noqa: SLF001 - where Lightning looks for it
+    with _without_trainer("setup"):
+        for hook, arguments in (("setup", ("validate",)), ("configure_model", ())):
+            if _overrides(model, hook):
+                getattr(model, hook)(*arguments)
+
+
+def read_checkpoint(model: nn.Module, content: Any) -> Any:
+    """Let a LightningModule take what it wants from the content of a checkpoint, and return the content to restore."""
+    if not is_lightning(model) or not isinstance(content, Mapping):
+        return content
+    module: Any = model
+    module._trainer.read(content)  # noqa: SLF001 - `prepare` put it there
+    if "state_dict" in content and _overrides(model, "on_load_checkpoint"):
+        content = dict(content)
+        with _without_trainer("on_load_checkpoint"):
+            module.on_load_checkpoint(content)
+    return content
+
+
+@contextlib.contextmanager
+def _without_trainer(name: str) -> Iterator[None]:
+    """Raise `EvaluationError` if the block, which calls a method of the module, asks for a Trainer."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _NO_TRAINER in str(error):
+            raise _refused(
+                f"needs a Trainer in {name}, and there is none in an evaluation: do not use self.trainer and "
+                f"self.all_gather there; numbers are added up over all workers anyway"
+            ) from error
+        raise
 
 
 def _base(model: nn.Module) -> type | None:

@@ -6,11 +6,14 @@ start with one seed. Embeddings of class names that a step computes once would b
 the model that was just built. Both are seen while the model is tried on its first batch, twice.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import ref
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
@@ -39,6 +42,7 @@ class Watch(TorchFunctionMode):
         self._used: dict[int, tuple[nn.Parameter, set[int]]] = {}  # with the runs that used it
         self._computed: dict[int, tuple[ref[Any], int]] = {}  # from restored values, in which run
         self._stale: list[torch.Tensor] = []  # of an earlier run
+        self._arrays: list[tuple[ref[NDArray[Any]], int]] = []  # of numpy, computed from restored values
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -54,6 +58,8 @@ class Watch(TorchFunctionMode):
             if is_known and run < self.run:
                 self._stale.append(value)
         returned = func(*args, **(kwargs or {}))
+        if is_computed and isinstance(returned, np.ndarray):
+            self._arrays.append((ref(returned), self.run))
         for value in _tensors_in(returned) if is_computed else ():
             if id(value) not in self._restored:
                 self._computed[id(value)] = ref(value), self.run
@@ -69,7 +75,10 @@ class Watch(TorchFunctionMode):
         used = [value for value, runs in self._used.values() if len(runs) > 1]  # others were made by the step
         if outside := [value for value in used if value.requires_grad and id(value) not in own]:
             raise _learned_outside(task, outside)
-        if stale := [value for value in self._stale if id(value) not in own]:
+        gc.collect()
+        arrays = [(array, run) for of_array, run in self._arrays if (array := of_array()) is not None]
+        once = [] if any(run > 1 for _, run in arrays) else [array for array, _ in arrays]  # others replace or gather
+        if stale := [*(value for value in self._stale if id(value) not in own), *once]:
             raise _kept(task, stale[0])
 
 
@@ -90,9 +99,9 @@ def _learned_outside(task: Task, outside: Sequence[nn.Parameter]) -> EvaluationE
     )
 
 
-def _kept(task: Task, stale: torch.Tensor) -> EvaluationError:
+def _kept(task: Task, stale: torch.Tensor | NDArray[Any]) -> EvaluationError:
     """Return the error about a tensor that was computed with the weights in an earlier call."""
-    where, name = _where(task), "a tensor"
+    where, name = _where(task), "values"
     for argument in ("loss", "step"):
         for place in used_by(getattr(task, argument), lambda value: value is stale, _is_tensor):
             where, name = f"Task({argument}=…)", place

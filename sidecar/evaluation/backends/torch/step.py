@@ -64,6 +64,7 @@ from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, wit
 from sidecar.evaluation.task import Task, call
 
 _CAUSAL: Final = ("ForCausalLM", "LMHeadModel")  # ends of the names of classes in transformers
+_DECODING: Final = ("ForConditionalGeneration", "EncoderDecoderModel", "ForSpeechSeq2Seq")
 _LOSS: Final = "loss"
 _ROWS: Final = "rows of batches"  # name of a state: numbers of rows and of examples, and of batches where they differ
 _EXAMPLES: Final = 1  # place of the number of examples in it
@@ -424,16 +425,24 @@ def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any
 
 
 def _require_aligned(model: nn.Module) -> None:
-    """Raise `EvaluationError` for a causal language model: its logits at a position are for the next position's label.
+    """Raise `EvaluationError` for a language model of Hugging Face whose logits are not those for its labels.
 
-    Models of Hugging Face shift the labels only inside, for their own loss. Nothing in the shapes shows that.
+    The logits of a causal one at a position are for the next position's label, and a model with a decoder gets the
+    labels as the inputs of that. Both happen only inside, with the labels. Nothing in the shapes shows that.
     """
-    causal = next((kind for part in model.modules() if (kind := type(part).__name__).endswith(_CAUSAL)), None)
-    if causal is not None:
+    names = {type(part).__name__: part for part in model.modules() if type(part).__name__.endswith(_CAUSAL + _DECODING)}
+    if not names:
+        return
+    kind, part = next(iter(names.items()))
+    if getattr(getattr(part, "config", None), "is_encoder_decoder", False):
         raise task_error(
-            f"{causal} predicts the next token, so labels and logits must be shifted: give "
-            f"Task(step=lambda model, batch: (batch['labels'][:, 1:], model(**batch).logits[:, :-1]))"
+            f"{kind} makes the inputs of its decoder from the labels, so it must get them: give "
+            f"Task(step=lambda model, batch: (batch['labels'], model(**batch).logits))"
         )
+    raise task_error(
+        f"{kind} predicts the next token, so labels and logits must be shifted: give "
+        f"Task(step=lambda model, batch: (batch['labels'][:, 1:], model(**batch).logits[:, :-1]))"
+    )
 
 
 def _logits(predictions: Any) -> Any:

@@ -1,8 +1,11 @@
 """Datasets of Hugging Face as they are: map-style, streamed, and tokenised with a collator that pads."""
 
+import functools
+from types import SimpleNamespace
+
 import pytest
 from evaluation.backends.torch import models
-from tests_torch import result_of_ranks
+from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task
 from sidecar.evaluation.failures import EvaluationError
@@ -157,3 +160,39 @@ def test_a_dict_of_splits_is_refused_by_name():
 def test_ragged_sequences_need_a_collator():
     with pytest.raises(EvaluationError, match="collate_fn"):
         result_of_ranks(task(lambda: mapped().with_format("torch")), None, 1)
+
+
+@pytest.mark.parametrize("kind", ["encoder and decoder", "decoder"])
+def test_models_that_use_the_labels_inside(kind):
+    """BART would take its inputs for those of the decoder; a model of images and texts predicts the next token."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+    from torch import nn
+
+    if kind == "encoder and decoder":
+        sizes = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+        feed_forward = {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+        config = transformers.BartConfig(vocab_size=20, d_model=8, max_position_embeddings=16, **sizes, **feed_forward)
+        build = functools.partial(transformers.BartForConditionalGeneration, config)
+    else:
+
+        class TinyForConditionalGeneration(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head = nn.Embedding(20, 20)
+
+            def forward(self, input_ids, labels=None):
+                return SimpleNamespace(logits=self.head(input_ids), labels=labels)
+
+        build = TinyForConditionalGeneration
+    x = torch.randint(3, 20, (21, 5), generator=torch.Generator().manual_seed(1))
+    rows = [{"input_ids": one, "labels": one.flip(0)} for one in x]
+    given = {
+        "build_model": build,
+        "eval_sets": {"test": lambda: torch.utils.data.DataLoader(rows, 4)},
+        "loss": nn.CrossEntropyLoss(),
+    }
+    line = "model(**batch).logits" if kind == "encoder and decoder" else "batch['labels'][:, 1:]"
+    with pytest.raises(EvaluationError) as caught:
+        torch_evaluator(Task(**given))
+    assert line in str(caught.value)

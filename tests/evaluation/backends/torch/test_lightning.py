@@ -601,6 +601,40 @@ def test_the_epoch_and_the_step_are_those_of_the_checkpoint(tmp_path):
     assert of_ranks(kind, tmp_path / "m.pt") == {"epoch_of_file": 0.0, "step_of_file": 0.0}
 
 
+def test_hooks_that_make_and_restore_the_module(tmp_path):
+    """`setup` and `configure_model` before the restore; `on_load_checkpoint` gets what `on_save_checkpoint` wrote."""
+    import torch
+    from torch import nn
+
+    def setup(self, stage):
+        self.stage = stage
+
+    def configure_model(self):
+        if not hasattr(self, "late"):
+            self.late = nn.Linear(1, 1)
+
+    def on_load_checkpoint(self, checkpoint):
+        self.threshold = checkpoint["threshold"]
+
+    def step(self, batch, batch_idx):
+        self.log("weight", self.late.weight.sum())
+        self.log("threshold", self.threshold if self.stage == "validate" else 0.0)
+
+    hooks = {"setup": setup, "configure_model": configure_model, "on_load_checkpoint": on_load_checkpoint}
+    kind = module(validation_step=step, threshold=0.5, **hooks)
+    trained = kind()
+    trained.configure_model()
+    for number, threshold in ((1, 0.25), (2, 0.75)):
+        values = {"state_dict": trained.state_dict(), "threshold": threshold}
+        torch.save(values, tmp_path / f"step-{number}.ckpt")
+        right = {"weight": pytest.approx(trained.late.weight.item()), "threshold": threshold}
+        for ranks in (1, 3):
+            assert of_ranks(kind, tmp_path / f"step-{number}.ckpt", ranks) == right
+    asks = module(validation_step=step, setup=lambda self, stage: self.trainer.datamodule)
+    with pytest.raises(EvaluationError, match="needs a Trainer in setup"):
+        torch_evaluator(task(asks))
+
+
 def test_hooks_of_a_batch_are_called(checkpoint):
     """Some modules scale their inputs in one, and log in another: the numbers are those of the Trainer."""
 

@@ -183,16 +183,24 @@ def once(model, batch):
     return batch[1], batch[0] @ CLASSES.T
 
 
-@pytest.mark.parametrize("way", ["global", "cache", "loss"])
+@pytest.mark.parametrize("way", ["global", "cache", "numpy", "loss"])
 def test_what_is_kept_of_the_weights_is_refused(monkeypatch, way):
     """Embeddings of class names, computed once: those of the model before its first checkpoint."""
+    import torch
+
     monkeypatch.setitem(globals(), "CLASSES", None)
 
     @functools.cache
     def directions(model):
         return model.weight / model.weight.norm(dim=1, keepdim=True)
 
-    kept = []
+    kept, bank = [], {}
+
+    def nearest(model, x):
+        """Features of other examples, computed once, as for a vote of neighbours."""
+        if "features" not in bank:
+            bank["features"] = model(data().tensors[0]).cpu().numpy()
+        return -torch.cdist(model(x), torch.from_numpy(bank["features"]))[:, :3]
 
     def loss(predictions, y):
         kept.append(predictions.mean())
@@ -200,7 +208,8 @@ def test_what_is_kept_of_the_weights_is_refused(monkeypatch, way):
 
     given, message = {
         "global": (task(step=once), r"Task\(step=…\) uses CLASSES of shape \(3, 6\)"),
-        "cache": (with_step(lambda model, x: x @ directions(model).T), r"uses a tensor of shape \(3, 6\)"),
+        "cache": (with_step(lambda model, x: x @ directions(model).T), r"uses values of shape \(3, 6\)"),
+        "numpy": (with_step(nearest), r"uses bank\['features'\] of shape \(41, 3\)"),
         "loss": (task(loss=loss), r"Task\(loss=…\) uses kept\[0\] of shape \(\)"),
     }[way]
     with pytest.raises(EvaluationError, match=message):
@@ -208,15 +217,16 @@ def test_what_is_kept_of_the_weights_is_refused(monkeypatch, way):
 
 
 def test_what_a_hook_keeps_until_the_next_call(tmp_path):
-    """Activations in a global dict are written before they are read; and a constant of a step may be kept."""
+    """Activations in a dict are written before they are read; constants, and what is only gathered, may be kept."""
     import torch
 
-    activations, constants = {}, {}
+    activations, constants, gathered = {}, {}, []
 
     def step(model, batch):
         handle = model.register_forward_hook(lambda *given: activations.update(out=given[2]))
         model(batch[0])
         handle.remove()
+        gathered.append(activations["out"].numpy())
         return batch[1], activations["out"] + constants.setdefault("shift", torch.arange(3.0))
 
     torch.manual_seed(3)
