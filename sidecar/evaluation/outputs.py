@@ -33,7 +33,8 @@ def pick(structure: Any, output: Output) -> Any:
         raise task_error("labels or predictions are empty: return one array, or several by name")
     if output is None:
         raise task_error(
-            f"labels or predictions have the parts {keys}: give metrics and loss for each, such as {{{keys[0]!r}: …}}"
+            f"labels or predictions have the parts {keys}: give metrics and loss for each, such as {{{keys[0]!r}: …}}, "
+            f"or let one part be returned, such as the one of [{keys[0]!r}]"
         )
     if output not in keys:
         by_number = (

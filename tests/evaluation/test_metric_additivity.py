@@ -141,3 +141,15 @@ def test_a_metric_that_reads_its_states_is_refused():
     scores = SCORES * np.linspace(0.2, 1, len(SCORES), dtype=np.float32)[:, None]
     with pytest.raises(EvaluationError, match="reads its states"):
         contents_of(OfScale(), EvalBatch(CLASSES, scores, first=0))
+
+
+def test_a_number_that_few_examples_share_is_kept_by_nothing():
+    """The order of eight examples is perfect at both ends of a batch, and not in between."""
+    y = np.arange(64.0)
+    predictions = y.copy()
+    predictions[28:36] = predictions[28:36][::-1]
+
+    def rank_correlation(y, p):
+        return np.full(len(y), np.corrcoef(np.argsort(np.argsort(y)), np.argsort(np.argsort(p)))[0, 1].round(9))
+
+    assert metric_depends_on_batches(Mean(rank_correlation), EvalBatch(y, predictions, None, 0, 64))

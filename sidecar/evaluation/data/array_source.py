@@ -111,6 +111,8 @@ class ArraySource:
 
     def _accepted(self, data: Any) -> Any:
         """Return arrays as they are, and an iterator for everything else that can be read."""
+        inputs = data[0] if isinstance(data, tuple) and data else data
+        self.columns = [*map(str, names)] if (names := getattr(inputs, "columns", None)) is not None else []
         if isinstance(data, RecordFiles):
             raise self._refused("TFRecord files need framework = 'tensorflow': give arrays, npz or an iterator")
         if isinstance(data, Iterator | np.ndarray | tuple | list | dict) or hasattr(data, "__array__"):

@@ -23,6 +23,9 @@ binary: 0 or 1, (n, …), in the shape of the predictions, which are one probabi
 """
 
 _REMEDY: Final = "give labels='index', 'one_hot' or 'binary', as the labels are written"
+_OF_CLASSES: Final = (
+    "; for predictions that are classes, write Mean(lambda y, predictions: y == predictions, name='accuracy')"
+)
 
 
 def check_labels(metric: str, labels: str, allowed: tuple[str, ...] = get_args(Labels)) -> None:
@@ -48,7 +51,10 @@ def zeros_and_ones(metric: str, batch: EvalBatch) -> Positions:
     pairs = values(metric, batch)
     wrong = pairs.actual[(pairs.actual != 0) & (pairs.actual != 1)]
     if wrong.size:
-        raise TaskError(f"metric {metric!r}: binary labels must be 0 or 1, found {wrong[0]}")
+        positive = "y > 0" if wrong[0] < 0 else f"y == {wrong.max():g}"
+        raise TaskError(
+            f"metric {metric!r}: binary labels must be 0 or 1, found {wrong[0]}: write {positive} in the data"
+        )
     return replace(pairs, arrays=(pairs.actual == 1, pairs.predicted))
 
 
@@ -66,6 +72,7 @@ def classes(metric: str, batch: EvalBatch, labels: Labels) -> Positions:
         raise TaskError(
             f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} do not match "
             f"labels={labels!r} with predictions (n, …, classes): {_REMEDY}"
+            + (_OF_CLASSES if y.shape == scores.shape and {y.dtype.kind, scores.dtype.kind} <= {*"iub"} else "")
         )
     pairs = counting(metric, batch.weights, scores.shape[:-1], y, scores, examples=batch.examples)
     if labels == "one_hot":
@@ -85,6 +92,7 @@ def _index(metric: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
         raise TaskError(
             f"metric {metric!r}: labels must be whole numbers from 0 to {count - 1}, as predictions have {count} "
             f"classes, found {wrong[0]}: give positions without class the weight 0"
+            + ("; if classes count from 1, write y - 1 in the data" if wrong[0] == count else "")
         )
     return labels.astype(np.int64)
 

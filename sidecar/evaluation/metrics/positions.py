@@ -12,6 +12,12 @@ from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
 
+_AS_NUMBERS: Final = {
+    **dict.fromkeys("OUS", "write np.searchsorted(classes, y), with the sorted classes of the model, or "),
+    **dict.fromkeys("mM", "write y.astype(np.int64), or "),
+}
+"""What makes numbers of other values, by the kind of their type."""
+
 _SMALLEST_WEIGHT: Final = float(np.finfo(np.float32).smallest_normal)
 _LARGEST_WEIGHT: Final = 1e30  # so that no sum of a batch's weights is beyond float32
 
@@ -95,8 +101,9 @@ def as_numbers(metric: str, part: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
     if array.dtype.kind not in "fiub" or array.dtype == np.longdouble:
+        line = _AS_NUMBERS.get(array.dtype.kind, "")
         raise TaskError(
-            f"metric {metric!r}: {part} must be numbers, found dtype {array.dtype}: convert them in the data"
+            f"metric {metric!r}: {part} must be numbers, found dtype {array.dtype}: {line}convert them in the data"
         )
     return array
 

@@ -78,6 +78,8 @@ _SPLITTER: Final = 2.0**27 + 1.0  # halves the 53 bits of a float64
 _SUMS: Final = ("weight", "labels", "squares", "residuals")
 _RESIDUALS: Final = "residuals by group"
 _LABELS: Final = "labels by group"
+_COLUMNS: Final = "columns"  # number of batches whose labels have several
+_OF_COLUMNS: Final = 2  # dimensions
 _UNKNOWN: Final = "ungrouped"
 _UNCERTAIN: Final = 1e-10  # a larger share of Σwy² around the mean of the labels is known to 6 digits
 
@@ -103,6 +105,7 @@ class R2:
             _RESIDUALS: GroupSums(info.examples, info.groups),
             _LABELS: GroupSums(info.examples, info.groups),
             _UNKNOWN: ExactSum((), "int64"),
+            _COLUMNS: ExactSum((), "int64"),
             "weight": ExactSum((), "float64"),
             "labels": ExactSum((), "float64"),
             "squares": ExactSum((), "float64"),
@@ -112,6 +115,7 @@ class R2:
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if the shapes differ."""
         pairs = values(self.name, batch)
+        exact_sum(states, _COLUMNS).add(np.int64(batch.y.ndim == _OF_COLUMNS and batch.y.shape[1] > 1))
         (high, low), weights = parts(pairs.actual), pairs.weights.astype(np.float64)
         exact_sum(states, "weight").add_each(weights)
         with np.errstate(all="ignore"):  # NaN, infinities and overflows show in the result
@@ -135,7 +139,12 @@ class R2:
     def compute(self, states: SetStates) -> MetricResult:
         """Return R²; NaN if the weight is 0, labels are equal or above 1e154, or a label or prediction is NaN."""
         number = self._number(states)
-        return MetricResult({self.name: value(number, "max", self._interval(states, number))})
+        of_columns = (
+            f"{self.name} counts the labels of all columns as one set, unlike r2_score of scikit-learn: for its mean "
+            f"over columns write InTurn(sklearn.metrics.r2_score)"
+        )
+        notes = (of_columns,) if int(exact_sum(states, _COLUMNS).integers()) else ()
+        return MetricResult({self.name: value(number, "max", self._interval(states, number))}, notes=notes)
 
     def _interval(self, states: SetStates, number: float) -> Interval:
         """Return the interval; none for fewer than 20 groups, and labels so far from 0 that rounding shows."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sidecar.errors import TaskError
-from sidecar.metrics import Mean
+from sidecar.metrics import MAE, Accuracy, Mean
 
 
 @pytest.mark.parametrize("function", [lambda y, p: y == p, lambda y, p: np.abs(y - p), lambda y, p: (y - p)[..., None]])
@@ -33,3 +33,21 @@ def test_texts_are_no_numbers(number, kind):
     assert number(Mean(lambda y, p: names[1 - y] == p), numbers, texts) == 0
     assert number(Mean(lambda y, p: [names[a] != b for a, b in zip(y, p, strict=True)]), numbers, texts) == 0
     assert number(Mean(lambda y, p: y == p), texts, texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "y", "p", "line"),
+    [
+        (Accuracy(), np.array(["a", "b"]), np.eye(2), "np.searchsorted(classes, y)"),
+        (MAE(), np.array(["2026-01-01"], "datetime64[s]"), np.ones(1), "y.astype(np.int64)"),
+        (Accuracy(), np.array([1, 2]), np.eye(2), "write y - 1"),
+        (Accuracy(), np.array([1, 2]), np.array([1, 2]), "Mean(lambda y, predictions: y == predictions"),
+        (Accuracy(labels="binary", threshold=0.0), np.array([-1, 1]), np.ones(2), "write y > 0"),
+        (Accuracy(labels="binary", threshold=0.0), np.array([1, 2]), np.ones(2), "write y == 2"),
+    ],
+)
+def test_labels_written_otherwise_get_the_line_to_write(number, metric, y, p, line):
+    """Texts, times, numbers from 1, signs, and predictions that are classes have a line each."""
+    with pytest.raises(TaskError) as caught:
+        number(metric, y, p)
+    assert line in str(caught.value)

@@ -7,7 +7,9 @@ import pytest
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score, root_mean_squared_error
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import clustered
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo
 from sidecar.metrics import MAE, MSE, R2, RMSE
 
 NAN = math.nan
@@ -54,6 +56,15 @@ def test_targets_are_averaged_alike(diabetes, number):
     for metric, theirs in THEIRS[:2]:
         wanted = theirs(y, p, sample_weight=diabetes.weights)
         assert number(metric, y, p, diabetes.weights) == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize(("columns", "noted"), [(1, False), (2, True)])
+def test_r2_of_several_columns_is_noted(columns, noted):
+    """Their labels count as one set, and scikit-learn takes the mean over columns."""
+    y = np.arange(6.0 * columns).reshape(6, columns)
+    states = R2().states(EvalSetInfo(6, Shard(0, 1)))
+    R2().add(states, EvalBatch(y, y, None, 0, 6))
+    assert any("InTurn(sklearn.metrics.r2_score)" in note for note in R2().compute(states).notes) == noted
 
 
 @pytest.mark.parametrize("metric", [each for each, _ in THEIRS])

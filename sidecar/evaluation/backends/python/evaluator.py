@@ -6,6 +6,7 @@ arrays.
 """
 
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -61,12 +62,14 @@ from sidecar.evaluation.row_comparison import (
 )
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import EvalSet, Task, call
+from sidecar.system.plain_text import listed
 
 _REMEDY: Final = "let the source return (x, y) alone, or ((x1, x2), y) for two inputs"
 _LABELS: Final = "Let the source return both, such as lambda: (x, y), and (x, x) for an autoencoder"
 _LOADED_TWICE_BYTES: Final = 1 << 28
 """Largest checkpoint that is loaded twice to find numbers which `load` draws."""
 
+_NAMES_SHOWN: Final = 5
 _WEIGHTS: Final = "weights"  # folder of the saved checkpoint, as with other frameworks
 
 
@@ -188,7 +191,8 @@ class PythonEvaluator:
             if batch is not None:
                 if self._shard.rank:  # what a model keeps of the first examples that it sees then differs from rank 0
                     *_, last = told_apart(examples := reader.examples_in(batch), FEW)
-                    tried(partial(self._predict_part, batch, examples), last)
+                    if last.start < examples:
+                        tried(partial(self._predict_part, batch, examples), last)
                 output = self._draws.run(reader.name, 0, partial(self._run, reader, batch))
                 outputs[place] = summary(self._measurements[reader.name].predictions(output.arrays))
         return outputs
@@ -269,6 +273,8 @@ class PythonEvaluator:
             def predict(places: slice) -> BatchOutput:
                 return self._draws.run(reader.name, place, partial(self._predict_part, batch, examples, places))
 
+            if not number:
+                self._require_order_of_columns(reader, batch, examples)
             first_batch.see(output, number, examples, again=run_again, parts=parts, predict=predict)
             compare = compare or partial(self._compare_with_second, predict, examples)
             return output
@@ -303,7 +309,15 @@ class PythonEvaluator:
         x, _, _ = parts_of(batch)
         # The arrays of a batch are used again for the next checkpoint, and `predict` may change its input.
         assert self._task.predict is not None, "the dispatcher checks it"
-        return _converted(call("Task(predict=…)", self._task.predict, self._model, copied(x)), examples)
+        try:
+            return _converted(call("Task(predict=…)", self._task.predict, self._model, copied(x)), examples)
+        except Exception as error:
+            names = next((source.columns for source in self._sources.values() if source.columns), [])
+            if names and any(word in str(error).lower() for word in ("column", "dataframe")):
+                error.remedy = (  # type: ignore[attr-defined]
+                    f"Arrays have no names of columns: let predict make a table, pandas.DataFrame(x, columns={names!r})"
+                )
+            raise
 
     def _arrays(self, reader: EvalSetReader, batch: Batch, predictions: Any, examples: int) -> list[NDArray[Any]]:
         _, y, weights = with_labels(batch, _LABELS)
@@ -315,6 +329,25 @@ class PythonEvaluator:
         size = len(range(examples)[places])
         predictions = self._predictions(map_leaves(lambda array: array[places], batch), size)
         return BatchOutput(list(leaves(predictions)), [], {})
+
+    def _require_order_of_columns(self, reader: EvalSetReader, batch: Batch, examples: int) -> None:
+        """Raise `EvaluationError` if a model of scikit-learn gets columns in another order than it has learned.
+
+        It warns that it gets no names, which arrays do not have, unless `predict` makes a table of them.
+        """
+        learned = [str(name) for name in getattr(self._model, "feature_names_in_", ())]
+        given = self._sources[reader.name].columns
+        if given == learned or sorted(given) != sorted(learned):
+            return
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            tried(partial(self._predict_part, batch, examples), slice(0, examples))
+        if any("does not have valid feature names" in str(warning.message) for warning in found):
+            raise task_error(
+                f"eval set {reader.name!r} has the columns {listed(given, _NAMES_SHOWN)}; the model has learned "
+                f"{listed(learned, _NAMES_SHOWN)}, and arrays have no names: let the function of the eval set return "
+                f"x[{learned!r}]"
+            )
 
     def _compare_with_second(self, predict: Callable[[slice], BatchOutput], examples: int) -> None:
         """Raise `EvaluationError` if another model of the same checkpoint, which sees other examples first, differs.
@@ -424,7 +457,12 @@ def _converted(predictions: Any, examples: int) -> Any:
     try:
         arrays = as_arrays(predictions)
     except ValueError as error:
-        raise task_error(f"Task(predict=…) does not return an array: {error}") from None
+        padded = (
+            ". Let it pad the rows to the longest possible one, such as with NaN, or write "
+            "Task(evaluate={'name': lambda model: {'number': …}})"
+        )
+        is_uneven = "inhomogeneous" in str(error)
+        raise task_error(f"Task(predict=…) does not return an array: {error}{padded if is_uneven else ''}") from None
     for array in leaves(arrays):
         if array.dtype.hasobject and array.size and all(isinstance(item, str) for item in array.ravel().tolist()):
             raise task_error(

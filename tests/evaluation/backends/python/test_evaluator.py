@@ -1,7 +1,9 @@
 """The python backend without processes: any data that numpy can hold, any model, and the same bits for all ranks."""
 
+import pathlib
 import random
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from evaluation.backends.python.tasks import (
 )
 
 from sidecar import EvalSet, data
+from sidecar.evaluation.failures import as_failed
 from sidecar.metrics import AUC, Accuracy, Mean, Sums
 
 WEIGHTS = GENERATOR.random(103).astype(np.float32)
@@ -322,3 +325,68 @@ def test_a_set_with_its_own_metrics(checkpoint, tmp_path, ranks):
     found = run(task(eval_sets={"test": lambda: (X, Y), "own": own}), checkpoint, tmp_path / "many", ranks)[0].result
     assert found.metrics["own"] == alone.metrics["own"]
     assert [sorted(values) for values in found.metrics.values()] == [["accuracy", "mean"], ["least"]]
+
+
+class Table:
+    """A table like one of pandas: an array, and the names of its columns."""
+
+    def __init__(self, names):
+        self.columns = list(names)
+
+    def __array__(self, dtype=None, copy=None):
+        return X[:, ["abcde".index(name) for name in self.columns]]
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_columns_have_the_order_that_the_model_has_learned(tmp_path):
+    """A model of scikit-learn would refuse a table of another order, and cannot tell that of an array."""
+    import pickle
+
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression().fit(X, Y)
+    model.feature_names_in_ = np.array(list("abcde"), object)
+    checkpoint = tmp_path / "m-1.pkl"
+    checkpoint.write_bytes(pickle.dumps(model))
+
+    def given(names, predict):
+        return task(
+            lambda: (Table(names), Y),
+            load=lambda path: pickle.loads(pathlib.Path(path).read_bytes()),
+            predict=predict,
+            metrics=lambda: [Accuracy()],
+        )
+
+    def with_names(model, x):
+        with warnings.catch_warnings():  # as a table of pandas with names would not warn
+            warnings.simplefilter("ignore")
+            return model.predict_proba(x[:, ::-1])
+
+    def plain(model, x):
+        return model.predict_proba(x)
+
+    for folder in ("other", "same", "own"):
+        (tmp_path / folder).mkdir()
+    message = refused(given("edcba", plain), checkpoint, tmp_path / "other")
+    assert "return x[['a', 'b', 'c', 'd', 'e']]" in message
+    for folder, names, predict in (("same", "abcde", plain), ("own", "edcba", with_names)):
+        (end,) = run(given(names, predict), checkpoint, tmp_path / folder)
+        assert end.result.metrics["test"]["accuracy"].value == model.score(X, Y)
+
+
+def test_a_model_that_needs_names_gets_the_line_to_write(checkpoint):
+    """The error of the library speaks of a table, which the task has given."""
+
+    def predict(*_):
+        raise ValueError("Specifying the columns using strings is only supported for dataframes.")
+
+    with pytest.raises(ValueError, match="only supported for dataframes") as caught:
+        evaluate_alone(task(lambda: (Table("abcde"), Y), predict=predict), checkpoint)
+    message = as_failed(caught.value, phase="evaluate", plan=1, rank=0).message
+    assert "pandas.DataFrame(x, columns=['a', 'b', 'c', 'd', 'e'])" in message
+
+
+def test_rows_of_unequal_length_get_a_way_out(checkpoint, tmp_path):
+    """Boxes of an image, for example."""
+    message = refused(task(predict=lambda _, x: [[1.0] * (1 + at % 2) for at in range(len(x))]), checkpoint, tmp_path)
+    assert "pad the rows" in message
