@@ -22,6 +22,7 @@ from sidecar.evaluation.backends.tensorflow.keras_assets import DAMAGE_ERRORS, l
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_of
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_file
 from sidecar.evaluation.backends.tensorflow.saved_configuration import compare_configuration
+from sidecar.evaluation.backends.tensorflow.saved_order import require_same_order
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against, advice_for_file
 from sidecar.evaluation.failures import mismatch
 from sidecar.evaluation.hdf5 import MAX_CHARACTERS, read_failure, require_readable, require_self_contained
@@ -106,6 +107,7 @@ def _load(model: Any, path: str, model_of: int) -> None:
     If Keras fails, all values are read: a file that cannot be read is damaged, any other does not match the model.
     """
     require_self_contained(path)
+    require_same_order(model, path)
     try:
         with _uncompiled(model):
             model.load_weights(path)
