@@ -5,8 +5,9 @@ model all are of the second kind, so values of equal shapes, such as those of `B
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import h5py
 
@@ -14,7 +15,8 @@ from sidecar.evaluation.backends.tensorflow.differences import name_of
 from sidecar.evaluation.failures import mismatch
 from sidecar.evaluation.remedy import ON_THE_MODEL
 
-_NEW = (".keras", ".weights.h5", ".weights.json")
+_NEW: Final = (".keras", ".weights.h5", ".weights.json")
+_NUMBER: Final = re.compile(r"_(\d+)$")  # at the end of the name of a layer
 
 
 def require_same_order(model: Any, path: str) -> None:
@@ -25,8 +27,9 @@ def require_same_order(model: Any, path: str) -> None:
     with contextlib.suppress(OSError, KeyError):  # another check says what is wrong with the file
         saved = list(_saved(path))
         for layer, names in zip(layers, saved, strict=False) if len(layers) == len(saved) else ():
-            own = [_end(name_of(weight)) for weight in (*layer.trainable_weights, *layer.non_trainable_weights)]
-            if own != names and sorted(own) == sorted(names):
+            weights = (*layer.trainable_weights, *layer.non_trainable_weights)
+            own, theirs = _numbered([name_of(weight) for weight in weights]), _numbered(names)
+            if own != theirs and sorted(own) == sorted(theirs):
                 is_trained = bool(layer.trainable_weights)
                 raise mismatch(
                     f"{path}: the values of layer {layer.name!r} are in another order than in the model, since other "
@@ -37,12 +40,12 @@ def require_same_order(model: Any, path: str) -> None:
 
 
 def _saved(path: str) -> Iterator[list[str]]:
-    """Yield the ends of the names of each layer's values, for layers that have any."""
+    """Yield the names of each layer's values, for layers that have any."""
     with h5py.File(path, "r", locking=False) as file:
         group = file.get("model_weights", file)
         for layer in _texts(group, "layer_names"):
             if names := _texts(group[layer], "weight_names"):
-                yield [_end(name) for name in names]
+                yield names
 
 
 def _texts(group: Any, name: str) -> list[str]:
@@ -52,5 +55,13 @@ def _texts(group: Any, name: str) -> list[str]:
     return [text.decode() if isinstance(text, bytes) else str(text) for text in found]
 
 
-def _end(name: str) -> str:
-    return name.removesuffix(":0").rpartition("/")[2]
+def _numbered(names: list[str]) -> list[tuple[str, int, str]]:
+    """Return, for each value, the name of its layer, the layer's place among those of the same name, and its own name.
+
+    Keras numbers the layers of a process, so those of the same model have other numbers in another one.
+    """
+    parts = [name.removesuffix(":0").split("/") for name in names]
+    split = [_NUMBER.split(part[-2] if len(part) > 1 else "") for part in parts]
+    found = [(layer, int((number or ["-1"])[0])) for layer, *number in split]
+    places = {each: place for place, each in enumerate(sorted(set(found)))}
+    return [(layer, places[layer, number], part[-1]) for (layer, number), part in zip(found, parts, strict=True)]
