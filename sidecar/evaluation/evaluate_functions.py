@@ -29,6 +29,7 @@ from sidecar.evaluation.failures import doing, task_error
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.states import ExactSum, GatheredBatches, state_of
 from sidecar.evaluation.task import Task, takes_shard
+from sidecar.system.plain_text import shortened
 
 EXAMPLES: Final = "examples"
 """Name of the number of examples, or questions, among the numbers that a function returns."""
@@ -151,7 +152,7 @@ def _sums(name: str, returned: Any) -> dict[str, Any]:
         else:
             raise task_error(
                 f"Task(evaluate={{{name!r}: …}}) takes a shard, so {key!r} must be (total, count) {example}; found "
-                f"{given!r:.80}"
+                f"{shortened(given)}"
             )
     return sums
 
@@ -159,7 +160,7 @@ def _sums(name: str, returned: Any) -> dict[str, Any]:
 def _mapping(name: str, returned: Any, example: str) -> Mapping[str, Any]:
     if not isinstance(returned, Mapping) or not all(isinstance(key, str) and key for key in returned):
         raise task_error(
-            f"Task(evaluate={{{name!r}: …}}) must return numbers by name, {example}, found {returned!r:.80}"
+            f"Task(evaluate={{{name!r}: …}}) must return numbers by name, {example}, found {shortened(returned)}"
         )
     if not 0 < len(returned) <= MOST_NUMBERS:
         raise task_error(
@@ -177,7 +178,8 @@ def _hex(name: str, key: str, number: Any) -> str:
         number = number.numpy().item()
     if isinstance(number, bool) or not isinstance(number, numbers.Real | Decimal):
         raise task_error(
-            f"Task(evaluate={{{name!r}: …}}) returned {number!r:.80} as {key!r}, which is not a number: leave it out"
+            f"Task(evaluate={{{name!r}: …}}) returned {shortened(number)} as {key!r}, which is not a "
+            "number: leave it out"
         )
     try:
         found = float(number)

@@ -17,6 +17,7 @@ from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, Me
 from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
 from sidecar.evaluation.task import Task, call
+from sidecar.system.plain_text import shortened
 
 _NEEDED: Final = ("name", "states", "add", "compute")
 _ARRAYS: Final = 4  # of each output
@@ -137,7 +138,7 @@ def chosen(task: Task, is_of_framework: Callable[[Any], bool] = lambda _: False)
     for output, metrics in by_output(call("Task(metrics=…)", task.metrics)).items():
         listed = [metrics] if is_of_framework(metrics) else metrics
         if not isinstance(listed, list | tuple) or not listed:
-            raise task_error(f"Task(metrics=…) must return a list of metrics, {_EXAMPLE}, found {metrics!r:.80}")
+            raise task_error(f"Task(metrics=…) must return a list of metrics, {_EXAMPLE}, found {shortened(metrics)}")
         for metric in listed:
             if isinstance(metric, type):
                 raise task_error(f"Task(metrics=…) lists the class {metric.__name__}: write {metric.__name__}(…)")
@@ -146,7 +147,7 @@ def chosen(task: Task, is_of_framework: Callable[[Any], bool] = lambda _: False)
             if not is_known and not isinstance(own, InTurn):
                 raise task_error(
                     f"Task(metrics=…) must list metrics of sidecar.metrics, {_EXAMPLE}, or functions of (y_true, "
-                    f"y_pred), found {metric!r:.80}"
+                    f"y_pred), found {shortened(metric)}"
                 )
             pairs.append((output, own))
     return pairs

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 from sidecar.errors import TaskError
 from sidecar.protocol.records import Goal
+from sidecar.system.plain_text import shortened
 
 MAX_EVAL_SETS: Final = 64
 """Limit of eval sets: ranks compare one fingerprint per eval set in a message of fixed size."""
@@ -69,21 +70,25 @@ class EvalSet:
 
     def __post_init__(self) -> None:
         if not callable(self.source):
-            raise TaskError(f"EvalSet(source=…) must be a function, found {self.source!r}: write lambda: data")
+            raise TaskError(f"EvalSet(source=…) must be a function, found {shortened(self.source)}: write lambda: data")
         if self.prepare is not None and not callable(self.prepare):
-            raise TaskError(f"EvalSet(prepare=…) must be a function of one element, found {self.prepare!r}")
+            raise TaskError(f"EvalSet(prepare=…) must be a function of one element, found {shortened(self.prepare)}")
         if self.examples is not None and not _is_count(self.examples):
-            raise TaskError(f"EvalSet(examples={self.examples!r}) must be a number from 1, or None if it is unknown")
+            raise TaskError(
+                f"EvalSet(examples={shortened(self.examples)}) must be a number from 1, or None if it is unknown"
+            )
         if not _is_count(self.every_nth):
-            raise TaskError(f"EvalSet(every_nth={self.every_nth!r}) must be a number from 1; 1 means every evaluation")
+            raise TaskError(
+                f"EvalSet(every_nth={shortened(self.every_nth)}) must be a number from 1; 1 means every evaluation"
+            )
         if self.nonfinite is not None and self.nonfinite not in get_args(NonfinitePolicy):
-            raise TaskError(f"EvalSet(nonfinite={self.nonfinite!r}) must be 'count', 'refuse' or 'allow'")
+            raise TaskError(f"EvalSet(nonfinite={shortened(self.nonfinite)}) must be 'count', 'refuse' or 'allow'")
         if self.check not in get_args(CheckPolicy):
-            raise TaskError(f"EvalSet(check={self.check!r}) must be 'sample' or 'all'")
+            raise TaskError(f"EvalSet(check={shortened(self.check)}) must be 'sample' or 'all'")
         _check_slices("EvalSet", self.slices)
         for name in ("metrics", "step", "show"):
             if (value := getattr(self, name)) is not None and not callable(value):
-                raise TaskError(f"EvalSet({name}=…) must be a function, found {value!r}: write lambda: …")
+                raise TaskError(f"EvalSet({name}=…) must be a function, found {shortened(value)}: write lambda: …")
 
     @property
     def measures(self) -> bool:
@@ -223,13 +228,14 @@ class Task:
             _check_patterns("in_turn", self.in_turn, "names of metrics, such as in_turn=['ap'], or True for all")
         if self.intervals not in (None, True, False):
             raise TaskError(
-                f"Task(intervals={self.intervals!r}) must be True, False, or None for those that cost little"
+                f"Task(intervals={shortened(self.intervals)}) must be True, False, or None for those that cost little"
             )
         for name in ("ignore", "from_build_model"):
             _check_patterns(name, getattr(self, name))
         if not isinstance(self.predictions, bool) and not callable(self.predictions):
             raise TaskError(
-                f"Task(predictions=…) must be True or a function of (x, y, predictions), found {self.predictions!r}"
+                "Task(predictions=…) must be True or a function of (x, y, predictions), found "
+                f"{shortened(self.predictions)}"
             )
         self._check_sets()
         if not self.predictions and any(one.show is not None for one in self.sets().values()):
@@ -237,7 +243,9 @@ class Task:
                 "Task(show=…) needs saved predictions, which tell the examples that changed: write predictions=True"
             )
         if self.batch_size is not None and not _is_count(self.batch_size):
-            raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
+            raise TaskError(
+                f"Task(batch_size={shortened(self.batch_size)}) must be a number from 1, or None for batched data"
+            )
         self._check_goals()
         self._check_slices()
 
@@ -245,7 +253,9 @@ class Task:
         """Check the eval sets. Raises `TaskError`."""
         least = 0 if self.evaluate else 1
         if not isinstance(self.eval_sets, Mapping) or not least <= len(self.eval_sets) <= MAX_EVAL_SETS:
-            raise TaskError(f"Task(eval_sets=…) must map 1 to {MAX_EVAL_SETS} names to data, found {self.eval_sets!r}")
+            raise TaskError(
+                f"Task(eval_sets=…) must map 1 to {MAX_EVAL_SETS} names to data, found {shortened(self.eval_sets)}"
+            )
         for name, source in self.eval_sets.items():
             if not isinstance(name, str) or not name:
                 raise TaskError(f"Task(eval_sets=…): a name must be a text of at least one character, found {name!r}")
@@ -273,11 +283,13 @@ class Task:
     def _check_goals(self) -> None:
         """Check that each goal is one of a set of this task. Raises `TaskError`."""
         if not isinstance(self.goals, Mapping):
-            raise TaskError(f"Task(goals={self.goals!r:.80}) must map names to goals, such as {{'test/score': 'max'}}")
+            raise TaskError(
+                f"Task(goals={shortened(self.goals)}) must map names to goals, such as {{'test/score': 'max'}}"
+            )
         sets = [*self.eval_sets, *self.evaluate]
         for name, goal in self.goals.items():
             if goal not in get_args(Goal):
-                raise TaskError(f"Task(goals={{{name!r}: {goal!r:.80}}}) must be 'max', 'min' or 'none'")
+                raise TaskError(f"Task(goals={{{name!r}: {shortened(goal)}}}) must be 'max', 'min' or 'none'")
             if not isinstance(name, str) or not any(name.startswith(f"{one}/") for one in sets):
                 raise TaskError(
                     f"Task(goals={{{name!r}: …}}) must be EVAL_SET/METRIC, such as {f'{sets[0]}/score'!r}; the sets "
@@ -288,29 +300,29 @@ class Task:
         """Check the functions that measure the model by themselves. Raises `TaskError`."""
         if not isinstance(self.evaluate, Mapping) or len(self.evaluate) > MAX_EVAL_SETS:
             raise TaskError(
-                f"Task(evaluate=…) must map at most {MAX_EVAL_SETS} names to functions, found {self.evaluate!r:.80}: "
-                f"write evaluate={{'harness': function}}"
+                f"Task(evaluate=…) must map at most {MAX_EVAL_SETS} names to functions, found "
+                f"{shortened(self.evaluate)}: write evaluate={{'harness': function}}"
             )
         for name, function in self.evaluate.items():
             if not isinstance(name, str) or not name or name in self.eval_sets:
                 raise TaskError(f"Task(evaluate=…): a name must be a text that no eval set has, found {name!r}")
             if not callable(function):
-                raise TaskError(f"Task(evaluate={{{name!r}: …}}) must be a function, found {function!r:.80}")
+                raise TaskError(f"Task(evaluate={{{name!r}: …}}) must be a function, found {shortened(function)}")
             takes_shard(function)
         if self.evaluate and self.build_model is None and self.load is None:
             raise TaskError("Task(evaluate=…) needs a model: give build_model, or load with framework = 'python'")
         seconds = self.evaluate_timeout_seconds
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-            raise TaskError(f"Task(evaluate_timeout_seconds={seconds!r}) must be a number of seconds above 0")
+            raise TaskError(f"Task(evaluate_timeout_seconds={shortened(seconds)}) must be a number of seconds above 0")
 
     def _check_model(self) -> None:
         """Check the arguments that define the model, or that there is none. Raises `TaskError`."""
         for name in ("build_model", "metrics", "checkpoint", "restore", "load", "predict", "step", "show"):
             value = getattr(self, name)
             if not callable(value) and value is not None and not (name == "checkpoint" and isinstance(value, str)):
-                raise TaskError(f"Task({name}=…) must be a function, found {value!r}: write lambda: …")
+                raise TaskError(f"Task({name}=…) must be a function, found {shortened(value)}: write lambda: …")
         if not isinstance(self.signature, str) or not self.signature:
-            raise TaskError(f"Task(signature={self.signature!r}) must be the name of a SavedModel's signature")
+            raise TaskError(f"Task(signature={shortened(self.signature)}) must be the name of a SavedModel's signature")
         if self.load is not None or self.predict is not None:
             self._check_loaded_model()
             return
@@ -417,7 +429,8 @@ def _check_slices(owner: str, slices: Any) -> None:
     """Raise `TaskError` unless slices are functions, names of columns, pairs of names or keys, by name."""
     if not isinstance(slices, Mapping):
         raise TaskError(
-            f"{owner}(slices={slices!r:.80}) must map names to functions, such as slices={{'night': lambda x, y: …}}"
+            f"{owner}(slices={shortened(slices)}) must map names to functions, such as "
+            "slices={'night': lambda x, y: …}"
         )
     for name, one in slices.items():
         is_pair = isinstance(one, tuple) and len(one) == 2 and all(isinstance(each, str) for each in one)  # noqa: PLR2004
@@ -426,8 +439,8 @@ def _check_slices(owner: str, slices: Any) -> None:
             raise TaskError(f"{owner}(slices=…): a name must be a text of at least one character, found {name!r}")
         if not is_known and (isinstance(one, str | tuple) or not hasattr(one, "__len__")):
             raise TaskError(
-                f"{owner}(slices={{{name!r}: {one!r:.80}}}) must be a function of (x, y), the name of a column, or a "
-                f"tuple of two names of other slices"
+                f"{owner}(slices={{{name!r}: {shortened(one)}}}) must be a function of (x, y), the name of "
+                "a column, or a tuple of two names of other slices"
             )
 
 
@@ -437,7 +450,7 @@ def _check_patterns(name: str, patterns: Any, content: str = "") -> None:
         raise TaskError(f"Task({name}={patterns!r}) must be a list: write {name}=[{patterns!r}]")
     if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
         content = content or f"names, such as {name}=['body.']"
-        raise TaskError(f"Task({name}={patterns!r}) must be a list of {content}")
+        raise TaskError(f"Task({name}={shortened(patterns)}) must be a list of {content}")
 
 
 def _is_count(value: Any) -> bool:

@@ -11,6 +11,7 @@ from types import ModuleType
 from sidecar.errors import TaskError
 from sidecar.evaluation.task import Task, call
 from sidecar.system.file_import import import_file
+from sidecar.system.plain_text import shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def load(reference: str, search_path: str) -> LoadedTask:
     if not isinstance(task, Task):
         raise TaskError(
             f"task {reference!r}: expected a sidecar.Task or a function that returns one, "
-            f"found {type(task).__name__} {str(task)[:80]!r}"
+            f"found {type(task).__name__} {shortened(task)}"
         )
     return LoadedTask(task, _digest(module, attribute), (module.__name__, *_own_modules(module)))
 

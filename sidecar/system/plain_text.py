@@ -7,6 +7,7 @@ from typing import Any, Final
 
 _SHOWN_CHARACTERS: Final = 80  # one line of a terminal
 _MOST_DECIMALS: Final = 6
+_LINE_ENDS: Final = re.compile(r"\s*\n\s*")  # arrays have them
 _USER_IN_URL: Final = re.compile(r"(?<=://)[^/\s]*(?=@)")
 
 
@@ -76,8 +77,8 @@ def encodable(text: str) -> str:
 
 
 def shortened(value: Any, most: int = _SHOWN_CHARACTERS) -> str:
-    """Return a value as Python writes it, cut to `most` characters, for a message about it."""
-    return cut(repr(value), most)
+    """Return a value as Python writes it, in one line, cut to `most` characters, for a message about it."""
+    return cut(_LINE_ENDS.sub(" ", repr(value)), most)
 
 
 def shortened_without_password(value: Any) -> str:

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from sidecar import EvalSet, Task
@@ -75,6 +76,15 @@ def test_mistakes_in_an_eval_set(arguments, words):
     with pytest.raises(TaskError) as caught:
         EvalSet(**arguments)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [EvalSet, lambda data: good(eval_sets=data), lambda data: good(predictions=data)])
+def test_a_mistake_that_holds_data_is_one_line(make):
+    """Data in place of a function are the mistake of every second beginner; the line to write is not below them."""
+    with pytest.raises(TaskError) as caught:
+        make((np.zeros((400, 5)), np.zeros(400)))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
 
 
 def test_every_set_in_its_long_form():

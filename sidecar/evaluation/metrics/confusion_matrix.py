@@ -16,6 +16,7 @@ from sidecar.evaluation.metrics.pairs import Labels, check_labels
 from sidecar.evaluation.metrics.tally import Tally
 from sidecar.evaluation.states import SetStates
 from sidecar.protocol.records import Value
+from sidecar.system.plain_text import shortened
 
 _BINARY_CLASSES: Final = 2
 _MOST_CLASSES: Final = 25_000  # 20 GB of states
@@ -136,4 +137,6 @@ def _names(metric: str, classes: int | Sequence[str]) -> list[str]:
         names = [name for name in classes if isinstance(name, str)]
         if len(set(names)) == len(classes) >= _BINARY_CLASSES:
             return names
-    raise TaskError(f"metric {metric!r}: classes must be a number from 2, or different names, found {classes!r}")
+    raise TaskError(
+        f"metric {metric!r}: classes must be a number from 2, or different names, found {shortened(classes)}"
+    )

@@ -15,6 +15,7 @@ from sidecar.evaluation.metrics.positions import as_numbers, counting, without_t
 from sidecar.evaluation.metrics.sample import IntervalOf, usual_interval
 from sidecar.evaluation.states import SetStates
 from sidecar.protocol.records import Goal
+from sidecar.system.plain_text import shortened
 
 _BOUNDS: Final = 2
 
@@ -43,7 +44,7 @@ class Mean:
         interval: IntervalOf = usual_interval,
     ) -> None:
         if function is not None and not callable(function):
-            raise TaskError(f"metric {name!r}: Mean takes a function of (y, predictions), found {function!r}")
+            raise TaskError(f"metric {name!r}: Mean takes a function of (y, predictions), found {shortened(function)}")
         if bounds is not None and not (len(bounds) == _BOUNDS and bounds[0] < bounds[1]):
             raise TaskError(f"metric {name!r}: bounds={bounds!r} must be (least, largest), such as (0, 1)")
         self.name, self._bounds = name, bounds

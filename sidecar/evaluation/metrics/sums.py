@@ -12,6 +12,7 @@ from sidecar.evaluation.metrics.argument_names import labels_first
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import NamedSums, SetStates, state_of
 from sidecar.protocol.records import Goal
+from sidecar.system.plain_text import shortened
 
 _SUMS = "sums"
 _WEIGHTED = 3  # arguments of a function that takes weights
@@ -56,7 +57,7 @@ class Sums:
     ) -> None:
         for argument, given in (("function of (y, predictions)", function), ("value, a function of the totals", value)):
             if not callable(given):
-                raise TaskError(f"metric {name!r}: Sums takes a {argument}, found {given!r}")
+                raise TaskError(f"metric {name!r}: Sums takes a {argument}, found {shortened(given)}")
         self.name = name
         self._function, self._value, self._goal = labels_first(function), value, goal
         self._takes_weights = _takes_weights(function)
@@ -89,7 +90,7 @@ class Sums:
         if not isinstance(returned, Mapping) or not returned:
             raise TaskError(
                 f"metric {self.name!r}: its function must return sums by name, such as {{'errors': 3}}, found "
-                f"{returned!r:.80}"
+                f"{shortened(returned)}"
             )
         return returned
 
@@ -117,7 +118,7 @@ class Sums:
         array = np.asarray(number)
         if array.size != 1 or array.dtype.kind not in "biuf":
             raise TaskError(
-                f"metric {self.name!r}: its value must be a number or numbers by name, found {number!r:.80}"
+                f"metric {self.name!r}: its value must be a number or numbers by name, found {shortened(number)}"
             )
         return float(array.reshape(()))
 

@@ -5,13 +5,14 @@ from typing import Final
 from sidecar.errors import TaskError
 from sidecar.evaluation.framework_traits import FrameworkTraits
 from sidecar.evaluation.task import Task
+from sidecar.system.plain_text import shortened
 
 
 def _require(task: Task) -> None:
     task.require_no_steps("python")
     if isinstance(task.checkpoint, str):
         raise TaskError(
-            f"Task(checkpoint={task.checkpoint!r}) must be a function of the model with framework = 'python'"
+            f"Task(checkpoint={shortened(task.checkpoint)}) must be a function of the model with framework = 'python'"
         )
     if task.load is None:
         raise TaskError(

@@ -29,6 +29,7 @@ from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
+from sidecar.system.plain_text import shortened
 
 _ADDED: Final = "added"
 _ADDED_TOLERANCE: Final = 0.01  # between losses that layers add for a batch and for its halves; types of 16 bits round
@@ -351,7 +352,7 @@ def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:
         single.reduction = "none"
         return lambda y, predictions, weights: _called(single, y, predictions, weights)
     if not callable(loss):
-        raise task_error(f"Task(loss={loss!r}) must be a loss object or a function of (y, y_pred)")
+        raise task_error(f"Task(loss={shortened(loss)}) must be a loss object or a function of (y, y_pred)")
 
     def apply(y: Any, predictions: Any, weights: Any) -> Any:
         losses = tf.convert_to_tensor(loss(*without_short_integers(y, predictions)))

@@ -48,6 +48,7 @@ from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, Me
 from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
 from sidecar.evaluation.task import Task, call
+from sidecar.system.plain_text import shortened
 
 _LOSS: Final = "loss"
 _ROWS: Final = "rows of batches"  # name of a state: numbers of rows and of examples, and of batches where they differ
@@ -482,7 +483,7 @@ def chosen(task: Task) -> list[tuple[Output, Any]]:
             is_known = _has(metric, _KERAS_ATTRIBUTES) or _has(metric, _NEUTRAL_ATTRIBUTES)
             own = metric if is_known else as_in_turn(metric)
             if not is_known and not isinstance(own, InTurn):
-                raise task_error(f"Task(metrics=…) must list metric objects, {example}, found {metric!r}")
+                raise task_error(f"Task(metrics=…) must list metric objects, {example}, found {shortened(metric)}")
             pairs.append((output, own))
     return pairs
 

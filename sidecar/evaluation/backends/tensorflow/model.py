@@ -12,6 +12,7 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import unpack
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.task import Task, call
+from sidecar.system.plain_text import shortened
 
 _WRAPPED: Final = """: write
 
@@ -41,7 +42,7 @@ def make_model(task: Task, *, trusts: bool) -> Any:
         return None
     model = call("Task(build_model=…)", task.build_model)
     if not callable(model) or not hasattr(type(model), "weights"):  # on the object, tf_keras raises until it is built
-        returned = f"{type(model).__name__} {str(model)[:80]!r}"
+        returned = f"{type(model).__name__} {shortened(model)}"
         raise task_error(
             f"Task(build_model=…) must return a Keras model, found {returned}" + (_WRAPPED if callable(model) else "")
         )

@@ -5,6 +5,7 @@ from typing import Final
 from sidecar.errors import TaskError
 from sidecar.evaluation.framework_traits import FrameworkTraits
 from sidecar.evaluation.task import Task
+from sidecar.system.plain_text import shortened
 
 KERAS_BACKEND_OF_TRAINING: Final = "TRAINING_KERAS_BACKEND"
 """The variable in which a worker finds KERAS_BACKEND, if that names another backend of Keras 3.
@@ -41,7 +42,8 @@ def _require(task: Task) -> None:
     task.require_no_steps("tensorflow")
     if isinstance(task.checkpoint, str):
         raise TaskError(
-            f"Task(checkpoint={task.checkpoint!r}) must be a function of the model with framework = 'tensorflow'"
+            f"Task(checkpoint={shortened(task.checkpoint)}) must be a function of the model with "
+            "framework = 'tensorflow'"
         )
     if task.load is not None:
         raise TaskError("Task(load=…, predict=…) needs framework = 'python', found framework = 'tensorflow'")

@@ -19,6 +19,7 @@ from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
+from sidecar.system.plain_text import shortened
 
 
 class OutputLosses:
@@ -33,7 +34,9 @@ class OutputLosses:
             output: TorchLoss(one, device) for output, one in given.items() if one is not None
         }
         if not self._losses:
-            raise task_error(f"Task(loss={loss!r:.80}) has no loss: give one for at least one output, or leave it out")
+            raise task_error(
+                f"Task(loss={shortened(loss)}) has no loss: give one for at least one output, or leave it out"
+            )
 
     @property
     def width(self) -> int:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from sidecar.evaluation.failures import task_error
+from sidecar.system.plain_text import shortened
 
 _AS_MODULES: Final[dict[Any, Callable[..., nn.Module]]] = {
     functional.binary_cross_entropy: nn.BCELoss,
@@ -45,7 +46,7 @@ def unreduced(loss: Any) -> tuple[Callable[..., Any], Callable[..., Any] | None,
     if isinstance(loss, type):
         raise task_error(f"Task(loss={loss.__name__}) is a class: write loss={loss.__name__}()")
     if not callable(loss):
-        raise task_error(f"Task(loss={loss!r:.80}) must be a loss of torch, or a function")
+        raise task_error(f"Task(loss={shortened(loss)}) must be a loss of torch, or a function")
     loss = _as_module(loss)
     if isinstance(loss, nn.Module):
         if isinstance(loss, nn.KLDivLoss) and loss.reduction == "mean":
