@@ -17,6 +17,7 @@ from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, layers_of
 from sidecar.evaluation.backends.tensorflow.restore import variables_of
 from sidecar.evaluation.failures import EvaluationError, task_error
+from sidecar.evaluation.remedy import Remedy
 from sidecar.evaluation.task import Task
 from sidecar.evaluation.used_objects import used_by
 
@@ -42,9 +43,9 @@ def require_restored(task: Task, model: Any) -> None:
             if not own & _handles(found.variables) and _is_drawn(found):
                 raise task_error(
                     f"{root} uses {name}, a {type(found).__name__} with the random values that it was made with, which "
-                    f"are not those of training: load them in the task's file, such as {name}.load_weights(…) or "
-                    f"{name} = keras.models.load_model(…), or make it an attribute of the model, or give its "
-                    f"initializers the seeds of training"
+                    f"are not those of training: load them, such as with {name}.load_weights(…) or {name} = "
+                    f"keras.models.load_model(…), or make it an attribute of the model, or give its initializers the "
+                    f"seeds of training"
                 )
 
 
@@ -63,8 +64,12 @@ def require_known(variables: Iterable[Any], task: Task, model: Any, metrics: Ite
             raise task_error(
                 f"the model uses the learned values {name!r} {tuple(variable.shape)} of a layer that Keras does not "
                 f"find in it, so no checkpoint restores them: let the model hold the layer in an attribute, or in a "
-                f"list or dict of layers, and not in an object of your own; if the values are right as build_model "
-                f"makes them, write Task(from_build_model=['*{name.rpartition('/')[2]}']), too"
+                f"list or dict of layers, and not in an object of your own",
+                remedy=Remedy(
+                    f"; if the values are right as build_model makes them, write "
+                    f"Task(from_build_model=['*{name.rpartition('/')[2]}']), too",
+                    "",
+                ),
             )
 
 
