@@ -191,7 +191,7 @@ class RankEvaluation:
                 states = evaluator.evaluate(
                     progress.tick,
                     saves.keep if leads else discard_rows,
-                    Resumption(taken, batches if self.join.processes == 1 else {}, keep),
+                    Resumption(taken, batches, keep),
                 )
                 if self.functions is not None:
                     states |= self.functions.run(evaluator.restored_model(), hashed, progress.alive)
@@ -256,7 +256,14 @@ class RankEvaluation:
             if (states := finished.taken(eval_set)) is not None:
                 self._report_set(streams, eval_set, states)
         taken = {eval_set: finished.found(eval_set) if self.join.process == 0 else {} for eval_set in agreed}
-        return taken, finished.batches(same.keys() - taken.keys())
+        batches = finished.batches(same.keys() - taken.keys())
+        for stream in streams if self.join.processes > 1 else ():
+            if stream.eval_set in same.keys() - taken.keys():  # followers, which read no files, run the same batches
+                of_set = batches.setdefault(stream.eval_set, FinishedBatches())
+                are_done = np.zeros(stream.batches, np.int64)
+                are_done[list(of_set.done)] = 1
+                of_set.done = frozenset(np.flatnonzero(self.collective.sum(are_done)).tolist())
+        return taken, batches
 
     def _hello(self, streams: Sequence[Stream], outside: Mapping[str, str]) -> dict[str, str]:
         """Return what this rank is about to do, by the names in `_HELLO`."""

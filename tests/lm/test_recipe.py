@@ -264,12 +264,13 @@ task = Task(build_model=model("base"), eval_sets=sets)
 """
 
 
-def _kill_in_the_middle(folder, daemon):
+def _kill_in_the_middle(folder, eval_set, daemon):
     """Kill a worker that answers one of the last batches, and return the batches that both had written by then."""
     end, calls = time.monotonic() + 390, folder / "calls"
+    of_set = f"ckpts/.sidecar/*/evaluations/*/.finished-sets/{eval_set}"
     while time.monotonic() < end:
         asked = [line.split() for line in calls.read_text().splitlines()[:-1]] if calls.exists() else []
-        files = list(folder.glob("ckpts/.sidecar/*/evaluations/*/.finished-sets/functions/batches-*-of-2/states.json"))
+        files = list(folder.glob(f"{of_set}/batches-*-of-2/states.json"))
         if len(files) == 2 and any(int(number) >= 40 for _, number in asked):
             with contextlib.suppress(FileNotFoundError):  # it is replaced just now
                 kept = [json.loads(file.read_text()) for file in files]
@@ -290,10 +291,44 @@ def test_a_worker_is_killed_in_the_middle_of_a_set(recipe):
     (folder / "tasks/functions.yaml").write_text(task)
     rows = [{"prompt": f"{number:02}", "solution": "", "test": ""} for number in range(64)]
     (folder / "functions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _require_resumed(folder, run, evaluate, "functions")
+
+
+PERPLEXITY = """
+import os, time
+from sidecar import Task
+from sidecar.lm import model, perplexity
+
+def logits(model, tokens):
+    number = 67 - tokens.shape[1]  # of the longest window of the batch
+    with open("calls", "a") as calls:
+        calls.write(f"{os.getpid()} {number}\\n")
+    time.sleep(0.2 if number >= 8 else 0)
+    return model(tokens)
+
+sets = perplexity("val/a.jsonl", by="domain", tokenizer="base", window=128, logits=logits)
+task = Task(build_model=model("base"), eval_sets=sets)
+"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_worker_is_killed_in_the_middle_of_a_perplexity(recipe, processes):
+    """No window of a finished batch is run again, also by workers that are two processes each."""
+    folder, run, evaluate = recipe
+    (folder / "noting_task.py").write_text(PERPLEXITY)
+    rows = [{"text": " a" * (number + 4), "domain": ("web", "code")[number % 2]} for number in range(64)]
+    (folder / "val/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _require_resumed(folder, run, evaluate, "perplexity", f"processes_per_worker = {processes}\n")
+
+
+def _require_resumed(folder, run, evaluate, eval_set, settings=""):
+    """Kill one of two workers of `noting_task.py`, and compare with one worker, and the calls of the second attempt."""
     shutil.copytree(folder / "base", folder / "ckpts/step-20")
-    alone = evaluate(task="noting_task.py:task")
+    (folder / "alone.toml").write_text(settings)
+    alone = evaluate("ckpts", "--config", "alone.toml", task="noting_task.py:task")
     (folder / "calls").unlink()
-    settings = 'task = "noting_task.py:task"\nreplicas = 2\nkeep_batches_seconds = 0.01\nhttp = "127.0.0.1:0"\n'
+    settings += 'task = "noting_task.py:task"\nreplicas = 2\nkeep_batches_seconds = 0.01\nhttp = "127.0.0.1:0"\n'
     (folder / "sidecar.toml").write_text(settings + "stop_after_step = 20\n")
     done = set()
     run(
@@ -302,7 +337,7 @@ def test_a_worker_is_killed_in_the_middle_of_a_set(recipe):
         "sidecar",
         "run",
         "ckpts",
-        meanwhile=lambda it: done.update(_kill_in_the_middle(folder, it)),
+        meanwhile=lambda it: done.update(_kill_in_the_middle(folder, eval_set, it)),
     )
     assert len(done) >= 2
     numbers = {int(line.split()[1]) for line in (folder / "calls").read_text().splitlines()}
@@ -312,10 +347,8 @@ def test_a_worker_is_killed_in_the_middle_of_a_set(recipe):
     assert [each["kind"] for each in rows if each["status"] == "failed"] == ["worker_died"]
     (row,) = (each for each in rows if each["status"] == "succeeded")
     assert row["workers"] == 2
-    for name, number in alone["metrics"]["functions"].items():
-        assert {key: number[key] for key in ("hex", "lower", "upper")}.items() <= row["metrics"]["functions"][
-            name
-        ].items()
+    for name, number in alone["metrics"][eval_set].items():
+        assert {key: number[key] for key in ("hex", "lower", "upper")}.items() <= row["metrics"][eval_set][name].items()
 
 
 @pytest.mark.timeout(900)
