@@ -93,7 +93,7 @@ class Settings(OutputSettings):
     GPUs each process has its own. Default: a model that fits into one process is evaluated faster there, as divided
     weights are sent between the processes for each batch."""
     model_parallel: Literal["auto", "tensor", "fully_shard"] = "auto"
-    """How the processes of a worker divide the model: "tensor" by the tensor parallel plan of transformers, so that
+    """How the processes of a worker divide the model: "tensor" by the model's tensor parallel plan (`tp_plan`), so that
     activations pass between them, "fully_shard" by rows, so that weights do. Default: "auto" takes the plan if the
     model has one that can be used, as activations are smaller than weights, else `fully_shard`."""
     min_workers: values.Count = 1

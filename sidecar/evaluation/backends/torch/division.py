@@ -207,9 +207,13 @@ def require_divisible(task: Task) -> None:
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the parts of a model that are gathered one at a time: the elements of its outermost lists of layers."""
+    """Yield the parts of a model that are gathered one at a time: the elements of its outermost lists of layers.
+
+    A `ModuleDict` of numbers, as torchtitan's layers are, is such a list.
+    """
     children = list(model.children())
-    if isinstance(model, nn.ModuleList | nn.Sequential):
+    is_numbered = isinstance(model, nn.ModuleDict) and all(map(str.isdecimal, model))
+    if isinstance(model, nn.ModuleList | nn.Sequential) or is_numbered:
         yield from (each for each in children if any(True for _ in each.parameters()))
         return
     for each in children:

@@ -1,4 +1,6 @@
-"""Decide how tensor parallel processes divide a model of transformers: by the plan of its class, or not at all.
+"""Decide how tensor parallel processes divide a model: by its `tp_plan`, or not at all.
+
+A class of transformers may have one, and `build_model` may give one to any model.
 
 A plan names layers and how each is divided. Only the activations at their borders pass between the processes, and no
 weights. `division` applies what is decided here, by the styles of `torch.distributed.tensor.parallel`.
@@ -49,9 +51,7 @@ class NoPlanError(Exception):
 
 def plan_of(model: nn.Module, processes: int) -> dict[str, ParallelStyle]:
     """Return the style of each layer that is divided, by its name in the model. Raises `NoPlanError`."""
-    plan = getattr(model, "tp_plan", None) if is_of_transformers(model) else None
-    if not plan:
-        raise NoPlanError(f"{type(model).__name__} has no tp_plan of transformers")
+    plan = _given(model)
     _require_whole_heads(model, processes)
     chosen: dict[str, _Style] = {}
     for pattern, style in plan.items():
@@ -60,12 +60,12 @@ def plan_of(model: nn.Module, processes: int) -> dict[str, ParallelStyle]:
         layers = {name: layer for name, layer in model.named_modules() if _matches(name, pattern)}
         if layers and style not in _WHOLE:
             if style not in _STYLES:
-                raise NoPlanError(f"its plan divides {pattern} by the style {style!r}")
+                raise NoPlanError(f"its plan divides {pattern} by the style {style!r}, not {', '.join(_STYLES)}")
             _require_divisible(layers, _STYLES[style], processes)
             chosen |= dict.fromkeys(layers, _STYLES[style])
     names = {layer: name for name, layer in model.named_modules()}
     for find, style in (("get_input_embeddings", "embedding_rowwise"), ("get_output_embeddings", "colwise_rep")):
-        layer = getattr(model, find)()
+        layer = getattr(model, find)() if is_of_transformers(model) else None
         if isinstance(layer, _STYLES[style].kind):  # plans of some classes leave these out, which are large
             chosen.setdefault(names[layer], _STYLES[style])
     for shared in tied(model):
@@ -80,6 +80,18 @@ def tied(model: nn.Module) -> list[list[str]]:
     for name, value in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(value), []).append(name)
     return [each for each in names.values() if len(each) > 1]
+
+
+def _given(model: nn.Module) -> Mapping[str, str]:
+    """Return the plan of a model. Raises `NoPlanError` for one by a user that names a layer which is not there."""
+    plan = getattr(model, "tp_plan", None)
+    if not plan or not isinstance(plan, Mapping):
+        raise NoPlanError(f"{type(model).__name__} has no tp_plan")
+    names = [name for name, _ in model.named_modules()]
+    for pattern in () if is_of_transformers(model) else plan:
+        if not any(_matches(name, pattern) for name in names):
+            raise NoPlanError(f"its plan divides {pattern!r}, and it has no such layer")
+    return plan
 
 
 def _require_whole_heads(model: nn.Module, processes: int) -> None:

@@ -1,4 +1,4 @@
-"""Divide language models of transformers among two processes in both ways, and compare them with one process.
+"""Divide language models among two processes in both ways, and compare them with one process.
 
 Run as `python divided_models.py FOLDER`. It writes JSON: by architecture and way, the largest difference of the logits,
 and the part of the parameters that a process holds.
@@ -10,6 +10,7 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 SIZES = {
     "vocab_size": 301,
@@ -32,12 +33,54 @@ CONFIGS = {
     "phi3": ("Phi3Config", {}),
     "olmo2": ("Olmo2Config", {}),
 }
+NAMES = (*CONFIGS, "a plan of its own")
+
+
+PLAN = {
+    "tokens": "embedding_rowwise",
+    "layers.*.w[qkv]": "colwise",
+    "layers.*.wo": "rowwise",
+    "head": "colwise_rep",
+}
+
+
+def with_a_plan():
+    """A model of no library, in the form of torchtitan's, to which `build_model` gives a plan."""
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in ("wq", "wk", "wv", "wo"):
+                setattr(self, name, nn.Linear(32, 32, bias=False))
+
+        def forward(self, x):
+            q, k, v = (layer(x).view(*x.shape[:2], -1, 8).transpose(1, 2) for layer in (self.wq, self.wk, self.wv))
+            seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return x + self.wo(seen.transpose(1, 2).flatten(2))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.head = nn.Embedding(301, 32), nn.Linear(32, 301, bias=False)
+            self.layers = nn.ModuleDict({str(number): Layer() for number in range(2)})
+            self.tp_plan = PLAN
+
+        def forward(self, tokens):
+            x = self.tokens(tokens)
+            for layer in self.layers.values():
+                x = layer(x)
+            return SimpleNamespace(logits=self.head(x))
+
+    return Model()
 
 
 def build(name):
     """A model of small sizes with random values."""
     import transformers
 
+    if name == "a plan of its own":
+        return with_a_plan()
     kind, changes = CONFIGS[name]
     return transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**SIZES | changes))
 
@@ -66,7 +109,7 @@ def compare(process, folder, ports):
     for way, port in ports.items():
         join = Join(**usual, processes=2, process=process, meeting=f"127.0.0.1:{port}")
         division = Division(join, torch.device("cpu"), way)
-        for name in CONFIGS:
+        for name in NAMES:
             divided = division.divided(partial(build, name), torch.device("cpu"))
             restore(divided, load(f"{folder}/{name}.pt"), None)
             held = sum(local_values(value).numel() for value in divided.parameters())
@@ -79,7 +122,7 @@ def main(folder):
     from torch.multiprocessing import spawn
 
     torch.manual_seed(1)
-    whole = {name: build(name) for name in CONFIGS}
+    whole = {name: build(name) for name in NAMES}
     for name, model in whole.items():
         torch.save(model.state_dict(), f"{folder}/{name}.pt")
     with contextlib.ExitStack() as stack:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from evaluation.backends.torch.divided_models import CONFIGS, SIZES
+from evaluation.backends.torch.divided_models import NAMES, PLAN, SIZES, with_a_plan
 
 pytestmark = [pytest.mark.torch, pytest.mark.seconds, pytest.mark.filterwarnings("ignore")]
 
@@ -48,6 +48,34 @@ def test_the_reason_for_no_plan_is_told(kind, changes, processes, reason):
         plan(kind, processes, **changes)
 
 
+def test_any_model_may_bring_a_plan():
+    """A layer that it lacks is a mistake there, as is a style that nothing is known of, and sizes must fit."""
+    from sidecar.evaluation.backends.torch.tensor_plan import NoPlanError, plan_of
+
+    model = with_a_plan()
+    assert len(plan_of(model, 2)) == 2 * 4 + 2
+    for changed, processes, reason in (
+        ({"layers.*.w9": "colwise"}, 2, r"'layers\.\*\.w9', and it has no such layer"),
+        ({"head": "colwise_repeated"}, 2, "'colwise_repeated', not colwise,"),
+        ({}, 3, "out_features = 32, which cannot be divided by 3"),
+    ):
+        model.tp_plan = PLAN | changed
+        with pytest.raises(NoPlanError, match=reason):
+            plan_of(model, processes)
+
+
+def test_a_block_is_gathered_at_a_time():
+    """Also if layers are in a mapping of numbers; one of names may hold models, with blocks of their own."""
+    from torch import nn
+
+    from sidecar.evaluation.backends.torch.division import _blocks
+
+    model = with_a_plan()
+    assert list(_blocks(model)) == list(model.layers.values())
+    parts = nn.ModuleDict({"one": model, "other": with_a_plan()})
+    assert len(list(_blocks(parts))) == 4
+
+
 def test_parameters_that_are_one_are_divided_in_one_way():
     """A head that shares the embedding's parameter is divided as the embedding is, or nothing is."""
     import transformers
@@ -75,7 +103,7 @@ def test_both_ways_have_the_numbers_of_one_process(tmp_path):
     )
     assert not done.returncode, done.stderr
     found = json.loads(done.stdout)
-    assert len(found) == 2 * len(CONFIGS)
+    assert len(found) == 2 * len(NAMES)
     assert not {name: each for name, each in found.items() if each[0] > 1e-6 or each[1] > 0.52}
 
 
