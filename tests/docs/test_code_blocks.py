@@ -42,6 +42,7 @@ RUN_BY = {
     "train_fsdp.py": "tests/lm/test_recipe.py",
     "nanogpt_task.py": "tests/lm/test_recipe.py",
     "titan_task.py": "tests/lm/test_recipe.py",
+    "titan_parallel_task.py": "tests/lm/test_torchtitan.py",
     "harness.py": "tests/evaluation/test_evaluate_functions.py",
     "in_turn.py": "tests/evaluation/metrics/test_foreign.py",
     "runner_task.py": "tests/integration/test_evaluate_functions.py",

@@ -40,7 +40,7 @@ def test_workers_of_two_processes(recipe):  # noqa: F811
         found = json.loads(run(*surroundings, sys.executable, "-m", "sidecar", *words))
         return found["metrics"]["perplexity"]["loss"]["value"], found["profile"].get("model parallel")
 
-    plan, rows = (f'processes_per_worker = 2\nmodel_parallel = "{way}"\n' for way in ("auto", "fully_shard"))
+    plan, rows = (f'processes_per_worker = 2\nmodel_parallel = "{way}"\n' for way in ("tensor", "fully_shard"))
     alone, _ = evaluated("titan_task.py:task", 1)
     assert evaluated("titan_parallel_task.py:task", 1, rows) == (alone, "fully_shard")
     one, two = (evaluated("titan_parallel_task.py:task", replicas, plan) for replicas in (1, 2))
