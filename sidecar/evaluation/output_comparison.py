@@ -94,7 +94,9 @@ def what_differs(eval_set: str) -> str:
     return (
         f"eval set {eval_set!r}: ranks compute other predictions for its first batch from the same checkpoint. The "
         f"model holds numbers that the checkpoint lacks and that each process draws anew, such as those of "
-        f"default_rng() or random.Random() without a seed: {keep}, or give the generator the seed of training"
+        f"default_rng() or random.Random() without a seed: {keep}, or give the generator the seed of training. "
+        f"Or it writes a file of a fixed name, which other workers overwrite: write it into "
+        f"tempfile.TemporaryDirectory()"
     )
 
 

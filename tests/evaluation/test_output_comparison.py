@@ -158,4 +158,5 @@ def test_ranks_compare_what_their_models_compute(tmp_path, new):
         assert (end.kind, end.sides) == ("mismatch", ((0, 2), (1,)))
         assert "rank 0 on node-0, rank 2 on node-2 against rank 1 on node-1" in str(end)
         assert "without a seed" in str(end)
+        assert "tempfile.TemporaryDirectory()" in str(end)
     assert [each.outputs_are_new for each in made] == new
