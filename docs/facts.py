@@ -30,7 +30,7 @@ FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "JAX": ("multihost_utils", "process_allgather"),
     "TensorFlow": ("assign_add", "eval_actions", "evaluate_continuously", "get_file", "pss_evaluation_shards"),
     "Keras": ("stop_evaluating", "swap_on_epoch", "use_ema", "validation_data"),
-    "PyTorch": ("aux_head", "sync_dist", "val_dataloader", "weight_g", "weight_norm"),
+    "PyTorch": ("aux_head", "sync_dist", "val_dataloader", "weight_g"),
     "pandas, MLflow": ("read_csv", "start_run"),
     "users' names": ("global_step500", "model_1", "model_5", "model_final", "name_of_the_variable", "online_model"),
     "Prometheus": ("basic_auth", "tls_config"),

@@ -67,7 +67,28 @@ _REMEDIES: Final = (
     ),
     (
         re.compile(r"Default process group has not been initialized"),
-        "A worker has none: leave DistributedSampler and the like out, since the sidecar divides the data itself",
+        (
+            "A worker has none: leave DistributedSampler, all_reduce and the like out, since the sidecar divides the "
+            "data and adds up numbers itself, or write above them: if torch.distributed.is_initialized():"
+        ),
+    ),
+    (
+        re.compile(r"^KeyError: '((?:LOCAL_)?(?:RANK|WORLD_SIZE))'"),
+        (
+            "A worker has no {size}, since the sidecar divides the data itself: give all examples, or write "
+            'os.environ.get("RANK", "0") and os.environ.get("WORLD_SIZE", "1")'
+        ),
+    ),
+    (
+        re.compile(r"Cannot copy out of meta tensor"),
+        "build_model returns tensors without values: leave torch.device('meta') and init_empty_weights() out of it",
+    ),
+    (
+        re.compile(r"Calling (?:eval|train)\(\) is not supported"),
+        (
+            "A program of torch.export has no mode of eval(): let build_model return the module that was exported, "
+            "whose names are the same"
+        ),
     ),
     (
         re.compile(r"Weights only load failed|Unsupported global"),

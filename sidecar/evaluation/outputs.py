@@ -38,7 +38,9 @@ def pick(structure: Any, output: Output) -> Any:
         )
     if output not in keys:
         by_number = (
-            ""
+            ", and a dict names outputs: write a list, such as metrics=lambda: [metric] and loss=criterion"
+            if not keys
+            else ""
             if isinstance(output, int) or keys[:1] != [0]
             else ", as those of a list: use these numbers, such as {0: …}"
         )

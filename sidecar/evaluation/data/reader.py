@@ -49,6 +49,11 @@ _AT_RANDOM: Final = (
 )
 
 
+_IN_BATCHES: Final = (
+    "; and a collate function that does, such as that of a masked language model, with a number: "
+    "collate_fn=lambda rows: (torch.manual_seed(0), collate(rows))[1]"
+)
+
 _SHARE: Final = 0.02
 """The share of the time of evaluations for reading batches again."""
 
@@ -136,7 +141,8 @@ class SampleCheck:
 def order_advice(more: str = "and let a generator start again whenever its function is called") -> str:
     """Return what gives data the same order each time, in the words of the framework of this process."""
     order = _ORDER_OF_TENSORFLOW if "tensorflow" in sys.modules else _ORDER
-    return f"{order}, {more}{_AT_RANDOM}"
+    of_batches = _IN_BATCHES if "torch" in sys.modules and order is _ORDER else ""
+    return f"{order}, {more}{_AT_RANDOM}{of_batches}"
 
 
 class EvalSetReader:

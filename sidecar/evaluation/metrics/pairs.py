@@ -92,6 +92,7 @@ def _index(metric: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
         raise TaskError(
             f"metric {metric!r}: labels must be whole numbers from 0 to {count - 1}, as predictions have {count} "
             f"classes, found {wrong[0]}: give positions without class the weight 0"
+            + (", such as a step that returns (y.clip(0), predictions, y >= 0)" if wrong[0] < 0 else "")
             + ("; if classes count from 1, write y - 1 in the data" if wrong[0] == count else "")
         )
     return labels.astype(np.int64)

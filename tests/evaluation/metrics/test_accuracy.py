@@ -87,6 +87,7 @@ def test_one_nan_among_many_scores_is_enough(number, metric):
         (Accuracy(), [0, NAN], np.eye(2), "found nan"),
         (Accuracy(), [0, 1, 1], np.eye(2), r"\(3,\).*\(2, 2\).*labels='index'"),
         (Accuracy(), [0, 1], [0.5, 0.5], r"\(2,\).*'one_hot' or 'binary'"),
+        (Accuracy(), [0, -100], np.eye(2), r"\(y\.clip\(0\), predictions, y >= 0\)"),
         (Accuracy(), [0, 1], [[0.5], [0.5]], r"\(2,\).*'one_hot' or 'binary'"),
         (Accuracy("one_hot"), [[1, 1], [1, 0]], np.eye(2), r"one-hot labels .*\[1, 1\]"),
         (Accuracy("one_hot"), [[0.9, 0.1], [1, 0]], np.eye(2), "one-hot labels"),

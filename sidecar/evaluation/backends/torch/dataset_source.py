@@ -442,6 +442,11 @@ def _collated(content: Any, examples: int) -> LoadedBatch:
 
     It did so if no part has a row for each, and all parts have the same smaller number of rows.
     """
+    if content is None:
+        raise task_error(
+            "collate_fn returns None for a batch: leave the examples out with torch.utils.data.Subset, or let it "
+            "return a batch without rows, such as (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))"
+        )
     if (rows := rows_of(content, examples)) is None:
         return LoadedBatch(content, examples)
     return LoadedBatch(content, rows, examples - rows)

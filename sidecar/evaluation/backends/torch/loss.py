@@ -45,6 +45,19 @@ _BY_ELEMENT: Final = (
     nn.SmoothL1Loss,
     nn.SoftMarginLoss,
 )
+_OF_MORE_TENSORS: Final = {
+    "CTCLoss": (
+        "((batch[1], lengths_of_labels), (model(batch[0]), lengths_of_inputs))",
+        "{}(p[0].transpose(0, 1), y[0], p[1], y[1]) / y[1].clamp(1)",
+    ),
+    "CosineEmbeddingLoss": ("(batch[2], (model(batch[0]), model(batch[1])))", "{}(p[0], p[1], y)"),
+    "GaussianNLLLoss": ("(batch[1], model(batch[0]))", "{}(p[0], y, p[1])"),
+    "MarginRankingLoss": ("(batch[2], (model(batch[0]), model(batch[1])))", "{}(p[0], p[1], y)"),
+    "TripletMarginLoss": ("(batch[0], tuple(map(model, batch)))", "{}(p[0], p[1], p[2])"),
+    "TripletMarginWithDistanceLoss": ("(batch[0], tuple(map(model, batch)))", "{}(p[0], p[1], p[2])"),
+}
+"""Criteria that take other tensors than predictions and labels: a step, and a call of one without a reduction."""
+
 _PADDING: Final = -100  # the label that marks padding, by torch's default and in Hugging Face's collators
 _TOLERANCE: Final = 1e-4  # between a float32 mean and the mean of its items, relative to the mean of their magnitudes
 LOSS_ARRAYS: Final = 6
@@ -112,14 +125,15 @@ class TorchLoss:
         losses = self._called(predictions, y)
         if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) != len(predictions):
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+            is_reduced = shape == () or isinstance(losses, tuple)
             single = (
-                "; if it is a mean over examples, write loss=lambda predictions, y: torch.stack([criterion(p[None], "
-                "t[None]) for p, t in zip(predictions, y)])"
+                f"; if it is a mean over examples, write loss=lambda predictions, y: torch.stack([criterion(p[None], "
+                f"t[None]){'[0]' if shape else ''} for p, t in zip(predictions, y)])"
             )
             raise task_error(
                 f"Task(loss=…) must return one value for each of {len(predictions)} examples, found {shape}: a mean of "
                 f"a batch cannot be added up exactly. Give a loss of torch, or a function that does not reduce"
-                + (single if shape == () else "")
+                + (single if is_reduced else "")
             )
         if losses.numel() > max(predictions.numel(), y.numel()):
             raise _mismatched(predictions, y)
@@ -132,6 +146,8 @@ class TorchLoss:
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             if not _is_refusal(self._single, error):
                 raise
+            if error_of_tensors := _of_more_tensors(self._single):
+                raise error_of_tensors from error
             raise task_error(
                 f"Task(loss=…) does not take labels {_described(y)} and predictions {_described(predictions)}: "
                 f"{first_line(error):.200}"
@@ -142,6 +158,8 @@ class TorchLoss:
 
     def _of_structures(self, y: Any, predictions: Any, weights: Any, examples: int | None) -> list[NDArray[Any]]:
         """Return the arrays of a function that takes outputs or labels with several parts, such as dicts."""
+        if error_of_tensors := _of_more_tensors(self._single):
+            raise error_of_tensors
         if isinstance(self._single, (*_BY_CLASS, *_BY_ELEMENT)):
             raise _of_several(y, predictions)
         rows = next((len(leaf) for leaf in leaves([y, predictions]) if isinstance(leaf, torch.Tensor) and leaf.ndim), 0)
@@ -407,6 +425,19 @@ def _of_several(y: Any, predictions: Any) -> EvaluationError:
     return task_error(
         f"Task(loss=…) takes one tensor of predictions and one of labels, found {type(predictions).__name__} and "
         f"{type(y).__name__}: {remedy}"
+    )
+
+
+def _of_more_tensors(loss: Any) -> EvaluationError | None:
+    """Return the error about a criterion of torch that takes more than predictions and labels; None for others."""
+    kind = type(loss).__name__
+    if not _is_of_torch(loss) or kind not in _OF_MORE_TENSORS:
+        return None
+    step, call_of = _OF_MORE_TENSORS[kind]
+    called = call_of.format(f"nn.{kind}(reduction='none')")
+    return task_error(
+        f"Task(loss={kind}(…)) takes more than predictions and labels: let the step return its tensors, such as "
+        f"Task(step=lambda model, batch: {step}), and write loss=lambda p, y: {called}, with the settings of {kind}"
     )
 
 

@@ -72,6 +72,8 @@ def _remedies(fit: WeightSet, own: Mapping[str, Any]) -> list[str]:
     """Return what may be meant by missing or surplus names, with the line to write."""
     if not fit.bound:
         return ["no name is the same: build the model of training"]
+    if line := _computed_weights(fit):
+        return [line]
     of_layers = [name for name in fit.surplus if "." in name or "weight" in name]  # not the model's own `logit_scale`
     if any(_QUANTIZED.search(name) for name in of_layers):
         return ["the values only there belong to quantized weights: build the quantized model, as training did"]
@@ -96,6 +98,30 @@ def _remedies(fit: WeightSet, own: Mapping[str, Any]) -> list[str]:
     if any(line.endswith("=[]") for line in lines):  # no few patterns describe these names
         return ["build the model of training"]
     return [f"either build the model of training, or, if {' and '.join(reasons)}, write Task({', '.join(lines)})"]
+
+
+def _computed_weights(fit: WeightSet) -> str:
+    """Return the line for weights that training computed from others, which the checkpoint holds; empty without any."""
+    for name in sorted(fit.missing):
+        place, _, leaf = name.rpartition(".")
+        there = {one[len(place) + 1 :] if place else one for one in fit.surplus if one.startswith(place)}
+        module, new = f"model.get_submodule({place!r})", f"parametrizations.{leaf}."
+        if {f"{leaf}_orig", f"{leaf}_mask"} <= there:
+            c = "c" if fit.entry.place == WHOLE else f"c[{fit.entry.place!r}]"
+            base = "n.removesuffix('_orig')"
+            return (
+                f"training pruned {name}: write Task(checkpoint=lambda c: {{{base}: v * {c}.get({base} + '_mask', 1) "
+                f"for n, v in {c}.items() if not n.endswith('_mask')}})"
+            )
+        for parts, line in (
+            ({f"{leaf}_g", f"{leaf}_v"}, "weight_norm"),
+            ({f"{leaf}_orig", f"{leaf}_u"}, "spectral_norm"),
+            ({f"{new}original0", f"{new}original1"}, "parametrizations.weight_norm"),
+            ({f"{new}original", f"{new}0._u"}, "parametrizations.spectral_norm"),
+        ):
+            if parts <= there:
+                return f"training normalised {name}: let build_model call torch.nn.utils.{line}({module}, {leaf!r})"
+    return ""
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

@@ -1,6 +1,7 @@
 """Data as users of PyTorch have them: every way gives torch's own numbers for 1 to 4 ranks, or is refused."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -328,6 +329,24 @@ def test_a_dict_without_labels_needs_a_step():
     assert "without 'labels'" in str(refused(task(lambda: loader(collate_fn=collate))))
 
 
+def test_a_collate_function_that_draws(checkpoint, evaluated):
+    """Such as that of masked language models. The message has the line that seeds it."""
+    import torch
+    from torch.utils.data import DataLoader, default_collate
+
+    def collate(rows):
+        x, y = default_collate(rows)
+        return x * torch.bernoulli(torch.full(x.shape, 0.5)), y
+
+    def loader(function):
+        return lambda: DataLoader(DatasetOf(list(zip(*tensors(33), strict=True))), 8, collate_fn=function)
+
+    told = str(evaluated(task(loader(collate)), checkpoint))
+    line = re.search(r"collate_fn=(lambda rows: .*\)\[1\])", told)[1]
+    seeded = eval(line, {"torch": torch, "collate": collate})
+    assert evaluated(task(loader(seeded)), checkpoint).result.examples == {"test": 33}
+
+
 class TestACollateFunctionLeavesOut:
     """A usual way to skip broken files: the dataset returns None, and the collate function leaves it out."""
 
@@ -379,6 +398,28 @@ class TestACollateFunctionLeavesOut:
         x, y = tensors(33)
         examples = DatasetOf([None if at == 5 else (x[at], y[at]) for at in range(33)])
         assert "None for an example" in str(refused(task(lambda: examples)))
+
+    def test_a_batch_without_examples(self, checkpoint, evaluated):
+        """Its collate function returns None if nothing is left of a batch: the message has the batch to return."""
+        import torch
+        from torch.utils.data import DataLoader, default_collate
+
+        x, y = tensors(33)
+
+        def loader(nothing):
+            kept = [(x[at], y[at]) if at < 24 else None for at in range(33)]
+
+            def collate(items):
+                left = [item for item in items if item is not None]
+                return default_collate(left) if left else nothing
+
+            return lambda: DataLoader(DatasetOf(kept), 8, collate_fn=collate)
+
+        told = str(evaluated(task(loader(None)), checkpoint))
+        assert "collate_fn returns None for a batch" in told
+        assert "(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))" in told
+        empty = torch.zeros(0, x.shape[1]), torch.zeros(0, dtype=torch.long)
+        assert evaluated(task(loader(empty)), checkpoint).result.examples == {"test": 24}
 
     def test_an_iterable_dataset(self, checkpoint, evaluated):
         """A stream is counted by the rows of its batches as well."""

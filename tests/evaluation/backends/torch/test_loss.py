@@ -1,6 +1,7 @@
 """Losses in batches against torch: the number of the criterion on all examples as one batch."""
 
 import math
+import re
 from functools import partial
 
 import numpy as np
@@ -263,6 +264,32 @@ def test_every_criterion_of_torch_is_known():
     }
     known = {*CRITERIA, *others, "CrossEntropyLoss", "NLLLoss"}
     assert {name for name in dir(nn) if name.endswith("Loss")} <= known
+
+
+@pytest.mark.parametrize("kind", ["tensors", "one tensor"])
+def test_the_line_for_criteria_of_more_tensors(kind):
+    """It is right as it stands: the number is that of the criterion itself."""
+    from torch import nn
+
+    one, other, third = scores(3, EXAMPLES, CLASSES)
+    signs, variances = labels(EXAMPLES, most=2) * 2 - 1, one.square() + 0.1
+    paths, lengths = scores(EXAMPLES, LENGTH, CLASSES).log_softmax(2), labels(EXAMPLES, most=2) + 1
+    given = {  # labels, predictions, and the criterion's own arguments
+        "CTCLoss": ((signs[:, None].abs().repeat(1, 2), lengths), (paths, lengths + 4), None),
+        "CosineEmbeddingLoss": (signs, (one, other), (one, other, signs)),
+        "GaussianNLLLoss": (third, (one, variances), (one, third, variances)),
+        "MarginRankingLoss": (signs, (one[:, 0], other[:, 0]), (one[:, 0], other[:, 0], signs)),
+        "TripletMarginLoss": (one, (one, other, third), (one, other, third)),
+        "TripletMarginWithDistanceLoss": (one, (one, other, third), (one, other, third)),
+    }
+    for name, (y, predictions, arguments) in given.items():
+        with pytest.raises(EvaluationError, match="takes more than") as caught:
+            torch_loss(getattr(nn, name)()).arrays(*((y, predictions) if kind == "tensors" else (one, other)), None)
+        line = re.search(r"write loss=(.*), with the settings", str(caught.value))[1]
+        losses, weights, *_ = torch_loss(eval(line, {"nn": nn})).arrays(y, predictions, None)
+        own = arguments or (predictions[0].transpose(0, 1), y[0], predictions[1], y[1])
+        right = getattr(nn, name)()(*own).item()
+        assert np.average(losses, weights=weights) == pytest.approx(right, rel=1e-5), name
 
 
 def test_functions_of_torch():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests_torch import result_of_ranks
+from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task
 from sidecar.errors import TaskError
@@ -484,3 +484,17 @@ class TestForms:
         values = result_of_ranks(task, "nowhere", 2)["test"].values
         assert values["loss"].value == plain["loss"].value
         assert values["scores_accuracy"].value == plain["accuracy"].value
+
+
+def test_names_of_ones_own_are_no_outputs():
+    """A dict is by output: the message for a model with one output has the form to write."""
+    import torch
+    from torch import nn
+    from torch.utils.data import TensorDataset
+
+    data = TensorDataset(torch.ones(8, 2), torch.zeros(8, dtype=torch.long))
+    given = {"build_model": lambda: nn.Linear(2, 3), "eval_sets": {"test": lambda: data}, "batch_size": 4}
+    for measured in ({"loss": {"entropy": nn.CrossEntropyLoss()}}, {"metrics": lambda: {"top": [Accuracy()]}}):
+        with pytest.raises(EvaluationError) as caught:
+            torch_evaluator(Task(**given, **measured))
+        assert "metrics=lambda: [metric] and loss=criterion" in str(caught.value)

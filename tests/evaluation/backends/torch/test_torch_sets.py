@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import functools
 import re
 
 import pytest
@@ -856,3 +857,47 @@ def test_a_state_dict_of_its_own_that_leaves_values_out(tmp_path):
         evaluator.restore(str(path))()
         digests.add(evaluator.digest()())
     assert len(digests) == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("place", ["", "state_dict"])
+def test_the_line_for_pruned_weights(tmp_path, place):
+    """`torch.nn.utils.prune` saves the weights before the mask."""
+    import torch
+    from torch.nn.utils import prune
+
+    model = trained(1)
+    prune.l1_unstructured(model.head, "weight", 0.5)
+    values = copy.deepcopy(model.state_dict())
+    save({place: values} if place else values, tmp_path)
+    message = refused(tmp_path / "step-20.pt")
+    line = re.search(r"Task\(checkpoint=(.*)\)$", message)[1]
+    prune.remove(model.head, "weight")
+    assert losses(tmp_path / "step-20.pt", checkpoint=eval(line))[0] == pytest.approx(right(model), rel=1e-6)
+    assert torch.count_nonzero(model.head.weight) == model.head.weight.numel() // 2
+
+
+@pytest.mark.parametrize(
+    "name", ["weight_norm", "spectral_norm", "parametrizations.weight_norm", "parametrizations.spectral_norm"]
+)
+def test_the_line_for_normalised_weights(tmp_path, name):
+    """Weights that a layer computes from others, of which the plain layer has none."""
+    import torch
+
+    def normalised():
+        model = trained(1)
+        functools.reduce(getattr, name.split("."), torch.nn.utils)(model.head)
+        return model.eval()
+
+    model = normalised()
+    save(model.state_dict(), tmp_path)
+    call = re.search(r"let build_model call (.*)$", refused(tmp_path / "step-20.pt"))[1]
+
+    def build():
+        model = classifier()
+        eval(call, {"torch": torch, "model": model})
+        return model
+
+    x, y = rows().tensors
+    expected = torch.nn.functional.cross_entropy(model(x), y).item()
+    assert losses(tmp_path / "step-20.pt", build_model=build)[0] == pytest.approx(expected, rel=1e-6)
