@@ -109,17 +109,12 @@ def test_both_ways_have_the_numbers_of_one_process(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("way", "blocks"), [("tensor", "6"), ("fully_shard", "24")])
-def test_each_of_two_processes_has_six_tenths_of_the_memory(tmp_path, monkeypatch, way, blocks):
-    """A model of 403 MB; a part of the memory is that of torch itself, which each process has.
-
-    `fully_shard` holds three to four blocks as a whole at once, so it needs small ones.
-    """
-    monkeypatch.setenv("BLOCKS", blocks)
+def test_each_of_two_processes_has_six_tenths_of_the_memory(tmp_path):
+    """A model of 403 MB; a part of the memory is that of torch itself, which each process has."""
     script = Path(__file__).with_name("divided_memory.py")
     peaks = []
     for processes in "1", "2":
-        words = [sys.executable, "-W", "ignore", script, tmp_path, processes, way]
+        words = [sys.executable, "-W", "ignore", script, tmp_path, processes, "tensor"]
         peaks.append(json.loads(subprocess.run(words, capture_output=True, text=True, timeout=400, check=True).stdout))
     ((alone,), two) = peaks
     assert len(two) == 2
