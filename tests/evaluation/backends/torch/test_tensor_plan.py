@@ -109,8 +109,8 @@ def test_both_ways_have_the_numbers_of_one_process(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_each_of_two_processes_has_six_tenths_of_the_memory(tmp_path):
-    """A model of 403 MB; a part of the memory is that of torch itself, which each process has."""
+def test_each_of_two_processes_has_seven_tenths_of_the_memory(tmp_path):
+    """A model of 403 MB. Two have 862 to 866 MB each, and one 1,301 to 1,549 MB, from run to run: 0.56 to 0.67 of it."""
     script = Path(__file__).with_name("divided_memory.py")
     peaks = []
     for processes in "1", "2":
@@ -118,4 +118,4 @@ def test_each_of_two_processes_has_six_tenths_of_the_memory(tmp_path):
         peaks.append(json.loads(subprocess.run(words, capture_output=True, text=True, timeout=400, check=True).stdout))
     ((alone,), two) = peaks
     assert len(two) == 2
-    assert max(two) <= 0.6 * alone
+    assert max(two) <= 0.7 * alone
