@@ -110,7 +110,7 @@ def test_both_ways_have_the_numbers_of_one_process(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_each_of_two_processes_has_seven_tenths_of_the_memory(tmp_path):
-    """A model of 403 MB. Two have 862 to 866 MB each, and one 1,301 to 1,549 MB, from run to run: 0.56 to 0.67 of it."""
+    """A model of 403 MB: two have 862 to 866 MB each, one 1,301 to 1,549 MB, from run to run: 0.56 to 0.67 of it."""
     script = Path(__file__).with_name("divided_memory.py")
     peaks = []
     for processes in "1", "2":
