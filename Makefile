@@ -30,10 +30,11 @@ PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --durations 10
 export TEST_DRAW ?= $(shell git rev-parse HEAD 2>/dev/null)
 # Many images set this one. Each of the hundreds of processes of the tests would then compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
-# What the fast tests reach, in percent, rounded down: they import no backend of TensorFlow or PyTorch. It is 70.1, and a
-# little more or less by the commit, which draws variants. The whole suite was not measured, so that the same number is a
-# lower bound for it. Worker processes end by SIGKILL, and count nothing.
-COVERAGE_FAST_FLOOR ?= 69
+# What the fast tests reach, in percent, less one for the variants and files that each commit draws: they import no backend
+# of TensorFlow or PyTorch. It was 70.1 when it was last measured, before 480 statements came, 400 of them in backends. The
+# whole suite was not measured, so that the same number is a lower bound for it. Worker processes end by SIGKILL, and count
+# nothing.
+COVERAGE_FAST_FLOOR ?= 68
 COVERAGE_FLOOR ?= $(COVERAGE_FAST_FLOOR)
 SECONDS := tests/commands/demo tests/deploy tests/integration tests/simulation tests/daemon/workers
 # Simulated nodes and whole evaluations: of all other files these took most of the processor's time. `make test` runs them.
