@@ -21,7 +21,7 @@ from sidecar.system.plain_text import listed
 
 _STORED: Final = ("hyper_parameters", "hparams", "model_args", "model_config", "config", "cfg", "args")
 _HELD: Final = ("hparams", "config", "cfg", "args")
-_OF_FILES: Final = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+_OF_FILES: Final = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dtype"})  # not of the model
 _MOST_BYTES: Final = 1 << 20  # of a `config.json`
 
 
@@ -88,7 +88,7 @@ def _values_in(settings: Any) -> dict[str, Any]:
     return {
         name: value
         for name, value in given.items()
-        if isinstance(name, str) and isinstance(value, bool | int | float | str)
+        if isinstance(name, str) and name not in _OF_FILES and isinstance(value, bool | int | float | str)
     }
 
 

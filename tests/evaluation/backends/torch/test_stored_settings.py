@@ -2,6 +2,7 @@
 
 # ruff: noqa: ARG002 - save_hyperparameters() reads the arguments
 
+import json
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from tests_torch import result_of_ranks
 
 from sidecar import Task
+from sidecar.evaluation.backends.torch.stored_settings import differing_settings
 from sidecar.evaluation.failures import EvaluationError
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -144,6 +146,19 @@ def test_hyperparameters_of_lightning(tmp_path):
         result_of_ranks(task(Module, **own), tmp_path / "a.ckpt", 1)
     assert not result_of_ranks(task(Module, **own), tmp_path / "b.ckpt", 1)["test"].notes
     assert not result_of_ranks(task(lambda: Module(temperature=0.2), **own), tmp_path / "a.ckpt", 1)["test"].notes
+
+
+def test_what_tells_of_the_file_alone_is_no_setting(tmp_path):
+    """Another release of transformers saved the model: two more models would be built for each worker."""
+    from torch import nn
+
+    model = nn.Linear(8, 3)
+    model.config = SimpleNamespace(heads=4, transformers_version="5.14.1", _name_or_path="")
+    stored = {"heads": 4, "transformers_version": "4.40.0", "_name_or_path": "bert-base-uncased"}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert differing_settings(model, None, tmp_path) is None
+    (tmp_path / "config.json").write_text(json.dumps(stored | {"heads": 2}))
+    assert differing_settings(model, None, tmp_path).stored == {"heads": 2}
 
 
 def test_the_configuration_of_transformers(tmp_path):
