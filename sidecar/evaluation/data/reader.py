@@ -141,7 +141,7 @@ class SampleCheck:
 def order_advice(more: str = "and let a generator start again whenever its function is called") -> str:
     """Return what gives data the same order each time, in the words of the framework of this process."""
     order = _ORDER_OF_TENSORFLOW if "tensorflow" in sys.modules else _ORDER
-    of_batches = _IN_BATCHES if "torch" in sys.modules and order is _ORDER else ""
+    of_batches = _IN_BATCHES if "torch" in sys.modules else ""
     return f"{order}, {more}{_AT_RANDOM}{of_batches}"
 
 
