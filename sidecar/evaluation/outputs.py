@@ -37,14 +37,12 @@ def pick(structure: Any, output: Output) -> Any:
             f"or let one part be returned, such as the one of [{keys[0]!r}]"
         )
     if output not in keys:
-        by_number = (
-            ", and a dict names outputs: write a list, such as metrics=lambda: [metric] and loss=criterion"
-            if not keys
-            else ""
-            if isinstance(output, int) or keys[:1] != [0]
-            else ", as those of a list: use these numbers, such as {0: …}"
-        )
-        raise task_error(f"labels or predictions have no part {output!r}: they have {keys or 'one'}{by_number}")
+        line = ""
+        if not keys:
+            line = ", and a dict names outputs: write a list, such as metrics=lambda: [metric] and loss=criterion"
+        elif keys[0] == 0 and not isinstance(output, int):
+            line = ", as those of a list: use these numbers, such as {0: …}"
+        raise task_error(f"labels or predictions have no part {output!r}: they have {keys or 'one'}{line}")
     return structure[output]
 
 

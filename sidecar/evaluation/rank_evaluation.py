@@ -256,9 +256,10 @@ class RankEvaluation:
             if (states := finished.taken(eval_set)) is not None:
                 self._report_set(streams, eval_set, states)
         taken = {eval_set: finished.found(eval_set) if self.join.process == 0 else {} for eval_set in agreed}
-        batches = finished.batches(same.keys() - taken.keys())
+        due = same.keys() - taken.keys()
+        batches = finished.batches(due)
         for stream in streams if self.join.processes > 1 else ():
-            if stream.eval_set in same.keys() - taken.keys():  # followers, which read no files, run the same batches
+            if stream.eval_set in due:  # followers, which read no files, run the same batches
                 of_set = batches.setdefault(stream.eval_set, FinishedBatches())
                 are_done = np.zeros(stream.batches, np.int64)
                 are_done[list(of_set.done)] = 1

@@ -210,9 +210,8 @@ class RunObserver:
                 self._reader.read_journal()  # before the heartbeats, which a `ReadAhead` brings with it
         if self._reader is None:
             return False
-        wall = None if self.trusted_seconds is None else self.clock.wall()
-        trusted = self.trusted_seconds or 0.0
-        self._reader.read_heartbeats(self.clock.now(), wall, trusted, self.lease_seconds, self.written_at)
+        times = self.clock.now(), self.clock.wall()
+        self._reader.read_heartbeats(*times, self.trusted_seconds, self.lease_seconds, self.written_at)
         return True
 
     def _live(self, members: Iterable[ObservedNode]) -> list[Heartbeat]:
@@ -283,14 +282,14 @@ class RunReader:
     def read_heartbeats(
         self,
         now: float,
-        wall: float | None = None,
-        trusted_seconds: float = 0.0,
+        wall: float = 0.0,
+        trusted_seconds: float | None = None,
         lease_seconds: float = 0.0,
         written_at: Callable[[str], float | None] = lambda _: None,
     ) -> None:
         """Read all heartbeats; `now` is the time of the reader's clock.
 
-        `wall`: the time since 1970, if the times of the files tell which nodes are alive, as `telling_ages` has it.
+        `wall`: the time since 1970. `trusted_seconds`: as in `telling_ages`; None if the times of files tell nothing.
         `written_at`: returns the time of a file that the storage does not list.
         """
         reading = self._heartbeats.read_all()
@@ -299,7 +298,9 @@ class RunReader:
         for node in reading.nodes - self.written.keys():
             if (at := written_at(heartbeat_path(node))) is not None:
                 self.written[node] = at
-        ages = {} if wall is None else telling_ages(self.written, wall, trusted_seconds, lease_seconds)
+        ages = {}
+        if trusted_seconds is not None:
+            ages = telling_ages(self.written, wall, trusted_seconds, lease_seconds)
         self.nodes.update(reading, now, ages)
 
     def read_journal(self) -> None:

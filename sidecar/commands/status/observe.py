@@ -20,10 +20,10 @@ from sidecar.settings import Settings
 from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.clock import SystemClock
 
-_BEATS: Final = 1.25  # a live node has written within one; the quarter is for a busy machine
-
 if TYPE_CHECKING:
     from sidecar.publishing.state_backup.ownership import Own
+
+_BEATS: Final = 1.25  # a live node has written within one; the quarter is for a busy machine
 
 
 def observer_of(

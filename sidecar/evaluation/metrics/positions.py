@@ -16,7 +16,7 @@ _AS_NUMBERS: Final = {
     **dict.fromkeys("OUS", "write np.searchsorted(classes, y), with the sorted classes of the model, or "),
     **dict.fromkeys("mM", "write y.astype(np.int64), or "),
 }
-"""What makes numbers of other values, by the kind of their type."""
+"""A line that makes numbers of other values, by the kind of their type."""
 
 _SMALLEST_WEIGHT: Final = float(np.finfo(np.float32).smallest_normal)
 _LARGEST_WEIGHT: Final = 1e30  # so that no sum of a batch's weights is beyond float32

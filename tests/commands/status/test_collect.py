@@ -214,7 +214,7 @@ def test_the_task_is_that_of_a_node_that_is_alive(reader, writers):
         (1030.0, 2.5, None, ["node-1"]),
         (2000.0, 10.0, False, []),
         (2000.0, 2.5, False, []),
-        (None, 10.0, None, ["node-1"]),
+        (1004.0, None, None, ["node-1"]),
     ],
     ids=[
         *("just_written", "within_a_beat", "longer_than_a_beat", "coarse_times", "from_the_future", "silent"),

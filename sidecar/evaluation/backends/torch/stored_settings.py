@@ -35,7 +35,7 @@ class Differing:
 
     @property
     def described(self) -> str:
-        """What differs."""
+        """The settings that differ, with both values."""
         names = [f"{name} = {value!r} ({self.own[name]!r} in the model)" for name, value in self.stored.items()]
         return f"the checkpoint was saved with {listed(names)}"
 
