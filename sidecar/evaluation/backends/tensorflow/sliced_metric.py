@@ -6,7 +6,7 @@ metric that counts is updated with the rows of several batches at once, which gi
 over the states of all slices for their results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from operator import itemgetter
@@ -154,12 +154,12 @@ class SlicedMetric:
 
     def _loop(self, tensors: Sequence[Any], rows: Any, ends: Any) -> Any:
         """Return, within a trace, the variables after each part, whose rows end at these places of all rows."""
-        return tf.map_fn(
-            lambda number: self._update([tf.gather(each, rows[ends[number] : ends[number + 1]]) for each in tensors]),
-            tf.range(tf.shape(ends)[0] - 1),
-            fn_output_signature=[tf.TensorSpec(array.shape, array.dtype) for array in self._metric.identity],
-            parallel_iterations=1,  # all of them change the same variables
-        )
+
+        def update(number: Any) -> list[Any]:
+            return self._update([tf.gather(each, rows[ends[number] : ends[number + 1]]) for each in tensors])
+
+        of_state = [tf.TensorSpec(array.shape, array.dtype) for array in self._metric.identity]
+        return _mapped(update, tf.range(tf.shape(ends)[0] - 1), of_state)
 
     def with_slices(self, result: MetricResult, states: SetStates, shown: str) -> MetricResult:
         """Return the result of the whole set with the numbers of each slice. `shown`: the name of a single number."""
@@ -202,8 +202,7 @@ class SlicedMetric:
             of_result = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), first)
 
             def results(states: list[Any]) -> Any:
-                after = self._metric.result_after
-                return tf.map_fn(after, states, fn_output_signature=of_result, parallel_iterations=1)
+                return _mapped(self._metric.result_after, states, of_result)
 
             specs = [tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in stacked]
             autograph = is_keras_2(self._metric.metric)
@@ -219,6 +218,16 @@ class SlicedMetric:
             setattr(tensors[place], MASK, mask)
         self._metric.update(self._names, *tensors[: self._arguments])
         return self._metric.read()
+
+
+def _mapped(function: Callable[[Any], Any], parts: Any, signature: Any) -> Any:
+    """Return, within a trace, what a function returns for each part; one after the other, as all change one metric.
+
+    `tf.map_fn` sets a caching device in the present scope, and leaves it there if the function cannot be traced; then
+    Keras 2 could make no variables any more. So it gets a scope of its own.
+    """
+    with tf.compat.v1.variable_scope("slices"):
+        return tf.map_fn(function, parts, fn_output_signature=signature, parallel_iterations=1)
 
 
 def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -307,3 +307,4 @@ def test_batches_of_several_lengths_and_a_formula_that_looks_at_numbers():
     for label, parts in rows.items():
         hits = [(y[part] == each[part]).mean(1) for y, each, part in zip(ys, scores, parts, strict=True)]
         assert found[label]["looking"].value == pytest.approx(np.concatenate(hits).mean(), rel=1e-6)
+    assert tf.compat.v1.get_variable_scope().caching_device is None  # else Keras 2 makes no variables any more
