@@ -4,7 +4,9 @@ Each check gets the text of one page and yields sentences that say what is wrong
 of other projects are in `FOREIGN`. Numbers and lists that pages quote are in `facts_quoted`.
 """
 
+import errno
 import functools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -49,8 +51,10 @@ _READ: Final = frozenset({".py", ".toml", ".yml", ".yaml", ".conf", ".service", 
 _FENCE: Final = re.compile(r"^( *)(```+|~~~+)([^\n]*)\n(.*?)^\1\2`*~*[ ]*$", re.DOTALL | re.MULTILINE)
 _SPAN: Final = re.compile(r"`([^`\n]+)`")
 _PLACE: Final = re.compile(r"(?<![\w/.<*-])((?:sidecar|tests|docs|deploy|examples|systemd|\.ci)/[\w./@*-]+)")
+_QUOTE: Final = re.compile(r'"([^"]+)"')
 _WORD: Final = re.compile(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b(?!\*)")
 _UNITS: Final = {"s": 1, "min": 60, "h": 3600, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "million": 10**6, "times": 1}
+_MESSAGES: Final = ("| what you see | why, and what to do |", "| the message says | do |")  # tables that quote them
 _AMOUNT: Final = rf"(\d[\d,.]*)(?: ({'|'.join(_UNITS)}))?"
 _QUOTED_DEFAULT: Final = re.compile(
     rf"`(\w+)`(?: \({_AMOUNT}(?: by default)?\)|, {_AMOUNT}\)| is {_AMOUNT} by default)"
@@ -94,6 +98,7 @@ def stale(
     yield from _other_lists(listed.get(page, {}), text)
     yield from _other_times(text)
     yield from _other_labels(text)
+    yield from _unknown_messages(text)
 
 
 def _lost_places(prose: str) -> Iterator[str]:
@@ -226,11 +231,29 @@ def _other_labels(text: str) -> Iterator[str]:
                 yield f"`{name}` has the labels {', '.join(sorted(labels[name]))}"
 
 
+def _unknown_messages(text: str) -> Iterator[str]:
+    """Yield texts in quotation marks, in tables of messages, that nothing says; an ellipsis stands for any others."""
+    quoted = (message for head in _MESSAGES for row in _rows_below(head, text) for message in _QUOTE.findall(row[0]))
+    for part in (part.strip() for message in quoted for part in message.split("…")):
+        words_ = part.split(" ")
+        filled_in = (f"{' '.join(words_[:count])} {{" for count in range(1, len(words_)))  # before a value
+        if not any(each in said() for each in (part, *filled_in)):
+            yield f'no message says "{part}"'
+
+
 def _rows_below(head: str, text: str) -> list[list[str]]:
     """Return the cells of the rows of the table that begins with a line."""
     lines = [line.strip() for line in text.partition(head)[2].splitlines()][2:]
     end = next((n for n, line in enumerate(lines) if not line.startswith("|")), len(lines))
     return [[cell.strip() for cell in line.split(" | ")] for line in lines[:end]]
+
+
+@functools.cache
+def said() -> str:
+    """Return the sources of the package, in which each text is in one piece, and the errors of the system."""
+    sources = (path.read_text("utf-8") for path in sorted((ROOT / "sidecar").rglob("*.py")))
+    texts = (re.sub(r'"\n\s*f?"', "", source) for source in sources)
+    return "\n".join([*texts, *(os.strerror(number) for number in errno.errorcode)])
 
 
 @functools.cache

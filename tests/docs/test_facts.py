@@ -58,6 +58,7 @@ def test_no_page_says_what_the_code_contradicts(facts):
         ("| a | setting | default |\n|---|---|---|\n| b | `drain_seconds` | 26 s |\n", "drain_seconds"),
         ("`port_range` (21000-21998)", "port_range"),
         ("| metric | labels | meaning |\n|---|---|---|\n| `sidecar_ready` | run | x |\n", "sidecar_ready"),
+        ('| the message says | do |\n|---|---|\n| "said by nobody" | x |\n', "said by nobody"),
         ("There are seven dashboards.", "dashboards"),
         ("There are 7 alerts.", "alerts"),
         ("| `make bench` | 36 minutes, root | x |", "make bench"),
