@@ -141,6 +141,34 @@ def _slowdown() -> str:
     )
 
 
+def _time_evaluating() -> str:
+    """Return for which share of the time the worker next to the trainer evaluated, in the newest benchmark."""
+    table = json.loads((ROOT / "tests/benchmarks/results/trainer.json").read_text(encoding="utf-8"))
+    rows = (cells for cells in table["rows"] if not cells[0].startswith("inline"))  # those with a daemon
+    shares = sorted(int(cells[table["columns"].index("time evaluating")].rstrip("%")) for cells in rows)
+    return f"{shares[0]} to {shares[-1]} % of the time"
+
+
+def _refused_with_load() -> str:
+    """Return the arguments of `Task` that a task with `load` and `predict` must not have."""
+    task = _tree(SOURCES / "evaluation/task.py")
+    (method,) = (node for node in ast.walk(task) if getattr(node, "name", "") == "_check_loaded_model")
+    loops = [node.iter for node in ast.walk(method) if isinstance(node, ast.For)]
+    (names,) = ([str(name) for name in ast.literal_eval(each)] for each in loops if isinstance(each, ast.Tuple))
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} and {last}"
+
+
+def _cost_of_checks() -> str:
+    """Return what the checks of a first evaluation add to it, by framework, as the newest benchmark measured it."""
+    table = json.loads((ROOT / "tests/benchmarks/results/checks.json").read_text(encoding="utf-8"))
+    ratio = table["columns"].index("ratio")  # the first one is that of a first evaluation
+    more = {cells[0]: 100 * (cells[ratio] - 1) for cells in table["rows"]}
+    names = {"torch": "PyTorch", "python": '`framework = "python"`', "tensorflow": "TensorFlow"}
+    shares = [f"{max(0.0, more[key]):.1f} % more with {name}".replace("0.0 %", "0 %") for key, name in names.items()]
+    return f"{shares[0]}, {shares[1]} and {shares[2]}"
+
+
 def _measured(topic: str, column: str, *row: str | float) -> Callable[[], str]:
     """Return what gives a cell of the table that a benchmark wrote: in `column`, of the row that begins so."""
 
@@ -197,6 +225,9 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "exit-codes": _exit_codes,
     "decisions": _decisions,
     "slowdown": _slowdown,
+    "time-evaluating": _time_evaluating,
+    "cost-of-checks": _cost_of_checks,
+    "refused-with-load": _refused_with_load,
     "early-stop-before": _measured("early_stop", "slow: lost", "100%", 5, "patience alone"),
     "early-stop-lost": _measured("early_stop", "slow: lost", "100%", 5, "levelled off"),
     "early-stop-3-before": _measured("early_stop", "slow: lost", "100%", 3, "patience alone"),

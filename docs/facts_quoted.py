@@ -195,6 +195,7 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
         "{} eval sets,": _counted("protocol/records.py", "MOST_EVAL_SETS"),
         "{} metrics,": _counted("protocol/records.py", "MOST_METRICS"),
         "{} numbers of classes": _counted("protocol/records.py", "MOST_CLASSES"),
+        "{} slices,": _counted("protocol/records.py", "MOST_SLICES"),
     },
     "docs/explanation/security.md": {
         "may take {} million steps": _counted("checkpoints/work_budget.py", "MOST_UNITS", 10**6),

@@ -273,7 +273,8 @@ class _AnyEvent(dict[str, Any]):
 
     def __init__(self, name: str) -> None:
         super().__init__(event=name, attempt=1, workers=2, nodes=["{nodes}"], eval_sets=["{eval_sets}"])
-        self.update({"found": ["{found}"], "evaluated": _Field("{evaluated}"), "best": ()})
+        self.update({"evaluated": _Field("{evaluated}"), "best": ()})
+        self.update({key: [f"{{{key}}}"] for key in _LISTS.get(name, ())})
         if name == "evaluation_succeeded":
             self.update({"test.accuracy": 0.987, "examples": {"test": 10000}, "took": 3.2, "lag": 5.4})
         if name == "plan_opened":
@@ -285,6 +286,10 @@ class _AnyEvent(dict[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         """Return a field, even if an event may lack it."""
         return super().get(key, self[key] if default is None else default)
+
+
+_LISTS: Final[Mapping[str, tuple[str, ...]]] = {"nonfinite_examples": ("found",), "no_runs_found": ("runs",)}
+"""Fields that hold lists, by the event whose sentence joins them."""
 
 
 def _on_a_terminal(name: str) -> str:

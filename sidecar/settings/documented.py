@@ -14,8 +14,8 @@ from sidecar.settings.model import Settings
 from sidecar.settings.outputs import OutputSettings
 
 _TYPES: Final = {
-    "CheckpointDirectory": "path, or URL",
-    **dict.fromkeys(("StateDirectory", "LogDirectory", "OptionalPath", "Program"), "path"),
+    **dict.fromkeys(("CheckpointDirectory", "StateDirectory"), "path, or URL"),
+    **dict.fromkeys(("LogDirectory", "OptionalPath", "Program"), "path"),
     **dict.fromkeys(
         ("str", "RunName", "TaskReference", "FileName", "Host", "PortRange", "Address", "MarkerName", "StepPattern"),
         "text",

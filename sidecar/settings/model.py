@@ -221,15 +221,17 @@ class Settings(OutputSettings):
     """Whether the graph that a SavedModel holds may be run, by its own signature; all nodes of a group must agree.
     Default: a graph can do all that the daemon's user can, such as writing files, so only weights are read."""
     step_key: str | None = None
-    """Name of the variable of an object checkpoint that holds the training step. Default: the optimizer's iterations,
-    or a variable with a usual name, hold it in nearly every checkpoint."""
+    """Name of the value that holds the training step: a variable of a TensorFlow checkpoint, or a key of what
+    `torch.save` wrote or of the metadata of safetensors. Default: the optimizer's iterations, or a value with a usual
+    name, hold it in nearly every checkpoint."""
     step_pattern: values.StepPattern | None = None
     r"""Regular expression for a checkpoint's name, whose one group is the training step, such as `epoch_(\d+)`.
     Default: the step comes from the files, then from the usual ways to write a step in a name; `step_key` and
     `step_pattern` come before both."""
     verify: Literal["structure", "full"] = "structure"
     """Check of a checkpoint before it is pinned: its `structure`, or the checksums of its `full` content. Default:
-    TensorFlow compares checksums when it restores anyway, and `full` reads every file one more time."""
+    `full` reads every file one more time; TensorFlow compares checksums when it restores anyway, and archives up to
+    128 MB, as `torch.save` writes them, are compared as soon as they were written."""
     checkpoint_glob: values.PathGlobs = ("*",)
     """Globs of the paths below `checkpoint_dir` that may be checkpoints, such as `epoch_*/*`. Default: the directory
     itself; sub-folders hold backups and exports as well, so only the user knows which of them count."""

@@ -50,8 +50,9 @@ class OutputSettings(BaseModel):
     """File with the API key of Weights & Biases, in the place of the variable `WANDB_API_KEY`; it is read before each
     result. Default: the variable or `~/.netrc` holds the key, as for training."""
     sinks: InstalledSinks = {}
-    """Sinks that other installed packages provide, as tables `[sinks.NAME]` with their options, or a JSON object.
-    Default: no code of others is loaded unless it is named."""
+    """Sinks of your own or of installed packages, as tables `[sinks.NAME]` with their options, or a JSON object. `make`
+    names the function of one that no package provides, such as `/opt/my_sink.py:make`. Default: no code of others is
+    loaded unless it is named."""
     sink_timeout_seconds: values.Seconds = 10.0
     """Time that a sink, such as `remote_write`, may take for each step of a request, and for the last results when the
     daemon ends. Default: a receiver answers in milliseconds, and one that hangs delays its own results only."""
