@@ -3,8 +3,7 @@
 `command` calls this. The worker process carries out the commands of a daemon: it builds the task, restores the
 checkpoint and evaluates with all checks, but only the first batch of each eval set. The checkpoint is loaded from a
 folder of its own, as from a pin. That folder and the saves are temporary, and no journal is written. With `--quick` the
-worker process only imports the task. `metric_settings` compares settings that name metrics with the numbers of the
-trial.
+worker process only imports the task.
 """
 
 import contextlib
@@ -22,23 +21,21 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.checkpoints.subfolder_hint import names_in
 from sidecar.commands.check.finding import Finding
+from sidecar.commands.check.metric_settings import unsupported
 from sidecar.commands.framework import backend_options
-from sidecar.commands.ineffective_settings import acts_on_best
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once
 from sidecar.commands.own_folder import in_own_folder
 from sidecar.commands.worker_pool import make_task_spec
 from sidecar.coordination.journal_records import too_large
-from sidecar.coordination.totals import has_direction
 from sidecar.daemon.workers.command_specs import cannot_be_used
 from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Event, Exited, Post
 from sidecar.errors import CheckpointError, SidecarError, StorageError, TaskError
 from sidecar.protocol.column_names import PREDICTIONS, file_name
 from sidecar.protocol.messages import Check, Checked, Done, Failed, Joined, Ready
-from sidecar.protocol.records import Checkpoint, Result, Value
+from sidecar.protocol.records import Checkpoint, Result
 from sidecar.protocol.saved_weights import saving_ranks
 from sidecar.protocol.states import FailureKind, WorkerPhase
-from sidecar.retention.saves.example_values import is_paired_by, remedy
 from sidecar.settings import Settings
 from sidecar.system.clock import SystemClock
 
@@ -50,7 +47,6 @@ _UNTRIED: Final = (
     "Not tried: to restore a checkpoint and to evaluate a batch, since there is no complete checkpoint yet. "
     f"{_NO_FAILURE} when there is one"
 )
-
 
 _SMALLER: Final = (
     "Measure less: write fewer metrics into Task(metrics=…), compile() or test_step, or fewer names into "
@@ -116,7 +112,7 @@ def try_task(
                 yield Finding(what="task", ok=False, text=text)
             yield from _succeeded(checkpoint, _about(settings, seen), result)
             sets = () if seen.joined is None else seen.joined.eval_sets
-            yield from metric_settings(settings, result, sets, seen.columns)
+            yield from unsupported(settings, result, sets, seen.columns)
             yield from _costs(settings, seen)
             break
         else:
@@ -314,56 +310,3 @@ def _imported(settings: Settings, make_workers: Callable[[Post], WorkerPool], se
                 raise TaskError(f"task {settings.task!r} cannot be checked: {report}")
     finally:
         workers.kill_all()
-
-
-def metric_settings(
-    settings: Settings, result: Result, eval_sets: Collection[str], columns: Mapping[str, Collection[str]]
-) -> Iterator[Finding]:
-    """Report each setting that the numbers of a trial do not support.
-
-    `eval_sets`: names of all eval sets and functions of the task; a function was not called in the trial. `columns`:
-    names of the columns that a worker saved, by eval set.
-    """
-    values = {f"{name}/{metric}": value for name, found in result.metrics.items() for metric, value in found.items()}
-    untried = tuple(f"{name}/" for name in eval_sets if name not in result.metrics)
-    with_direction = [name for name, value in values.items() if has_direction(value)]
-    named = {"best_metric": settings.best_metric, "early_stop_metric": settings.early_stop_metric}
-    for setting, metric in named.items():
-        if metric is None or metric.startswith(untried) or metric in with_direction:
-            continue
-        others = f"these could be: {', '.join(with_direction) or 'none'}"
-        trouble = f"has no direction: {_goal(metric)}" if metric in values else "is not measured by the task"
-        yield _problem(f"{setting} = {metric!r} {trouble}; {others}")
-    if (acts := acts_on_best(settings)) and not (with_direction or untried or any(named.values())):
-        first = next(iter(values), "test/score")
-        yield _problem(f"{' and '.join(acts)} can do nothing, as no metric has a direction: {_goal(first)}")
-    chosen = settings.best_metric or next(iter(with_direction), None)
-    if settings.best_by == "significant" and chosen is not None and chosen in values:
-        yield from _noise(chosen, values[chosen], columns)
-
-
-def _problem(text: str) -> Finding:
-    return Finding(what="settings", ok=False, text=text)
-
-
-def _goal(metric: str) -> str:
-    return f"write Task(goals={{{metric!r}: 'max'}}) if larger is better, else 'min'"
-
-
-def _noise(metric: str, value: Value, columns: Mapping[str, Collection[str]]) -> Iterator[Finding]:
-    """Report that the noise of a metric would not be known, or not well."""
-    by_set = {name: metric.removeprefix(f"{name}/") for name in columns if metric.startswith(f"{name}/")}
-    if any(is_paired_by(own, columns[name]) for name, own in by_set.items()):
-        return
-    to_save = remedy(metric.rpartition("/")[2])
-    if value.lower is None or value.upper is None:
-        yield _problem(
-            f"best_by = 'significant' has no effect on {metric!r}, which has no interval, while no values of examples "
-            f"are saved: every better number counts. If it is a mean over examples, {to_save}"
-        )
-    else:
-        text = (
-            f"best_by = 'significant' compares {metric!r} by its intervals alone, which finds large improvements only. "
-            f"To compare example by example, {to_save}"
-        )
-        yield Finding(what="settings", ok=True, text=text)

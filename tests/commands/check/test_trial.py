@@ -1,18 +1,15 @@
 """Try a task in `sidecar check` while training goes on and a worker process restores the newest checkpoint."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fakes import save
 from records import make_result
 
 from sidecar.commands.check import trial
-from sidecar.commands.check.trial import metric_settings
 from sidecar.errors import EvaluationFailedError, StorageError
 from sidecar.protocol.messages import Failed
-from sidecar.protocol.records import MOST_METRICS, Result, Value
-from sidecar.settings import Settings
+from sidecar.protocol.records import MOST_METRICS, Value
 
 
 def result():
@@ -88,66 +85,3 @@ def test_storage_that_fails_is_told(try_task):
 
     (finding,) = try_task(lambda *_: pytest.fail("a worker was started"), fail)
     assert (finding.ok, finding.text) == (False, "my_eval.py:task: the checkpoint directory cannot be read")
-
-
-ACCURACY = Value(value=0.5, hex="0x1p-1", lower=0.4, upper=0.6, goal="max")
-AUC = Value(value=0.5, hex="0x1p-1", goal="max")
-SCORE = Value(value=0.5, hex="0x1p-1")
-SIGNIFICANT = {"best_by": "significant", "early_stop_patience": 3}
-SAVED = {"place", "y", "predictions"}
-
-
-def found(given, metrics=None, columns=(), eval_sets=("test", "harness")):
-    result = Result(
-        group="g",
-        workers=1,
-        examples={"test": 8},
-        metrics={"test": {"accuracy": ACCURACY, "auc": AUC, "score": SCORE} if metrics is None else metrics},
-        phases={},
-        variables="v",
-        task="t",
-        profile={},
-        saves=(),
-    )
-    settings = Settings(checkpoint_dir=Path("/ckpts"), **given)
-    return list(metric_settings(settings, result, eval_sets, {"test": set(columns)}))
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"best_metric": "test/acc"}, ["best_metric = 'test/acc'", "not measured", "test/accuracy, test/auc"]),
-        ({"best_metric": "tset/accuracy"}, ["not measured"]),
-        ({"early_stop_metric": "test/score"}, ["early_stop_metric", "Task(goals={'test/score': 'max'})"]),
-        (SIGNIFICANT | {"best_metric": "test/auc"}, ["no effect", "'test/auc'", "a column 'auc'"]),
-    ],
-)
-def test_what_the_numbers_do_not_support_is_a_problem(given, words):
-    """With the line to write."""
-    (finding,) = found(given)
-    assert not finding.ok
-    assert [word for word in words if word not in finding.text] == []
-
-
-def test_large_improvements_only_are_found_without_saved_values():
-    """That is a note; with the values there is none."""
-    given = SIGNIFICANT | {"best_metric": "test/accuracy"}
-    (finding,) = found(given)
-    assert (finding.ok, "Task(predictions=True)" in finding.text) == (True, True)
-    assert found(given, columns=SAVED) == []
-    assert found(given, columns=SAVED - {"place"}) != []
-    assert found(SIGNIFICANT | {"best_metric": "test/auc"}, columns={"place", "auc"}) == []
-
-
-def test_numbers_of_functions_are_unknown():
-    """A trial does not call them."""
-    assert found({"best_metric": "harness/acc", "early_stop_metric": "harness/acc"}) == []
-    assert found({"early_stop_patience": 3}, metrics={}) == []
-
-
-def test_nothing_can_be_best_without_a_direction():
-    """The early stop and the hook would wait for ever."""
-    given = {"early_stop_patience": 3, "hooks": {"best": "true"}}
-    (finding,) = found(given, metrics={"score": SCORE}, eval_sets=("test",))
-    assert "the early stop and the hook best" in finding.text
-    assert "Task(goals={'test/score': 'max'})" in finding.text
