@@ -16,6 +16,10 @@ BACKUP = {"state_backup": "s3://bucket/backups"}
         ({"best_by": "significant"}, ["best_by = 'significant'", "export_best = 1"]),
         ({"early_stop_metric": "test/a"}, ["early_stop_metric", "early_stop_patience"]),
         ({"early_stop_min_delta": 0.1}, ["early_stop_min_delta", "early_stop_patience"]),
+        (
+            {"early_stop_min_delta": 0.1, "early_stop_metric": "test/a"},
+            ["early_stop_metric, early_stop_min_delta: ", "early_stop_patience"],
+        ),
         ({"best_by": "significant", "early_stop_patience": 3}, ["best_by = 'significant'", "a hook best"]),
         ({"mlflow_log_best": True, "export_best": 1, "best_metric": "test/a"}, ["mlflow_tracking_uri"]),
         ({"mlflow_log_best": True, "mlflow_tracking_uri": "http://m:5000"}, ["export_best = 1"]),
@@ -41,6 +45,7 @@ def test_a_setting_without_effect_is_told(given, words):
     [
         {},
         {"best_metric": "test/a"},
+        {"mlflow_log_best": False, "tensorboard_tags": "metric", "tensorboard_parameters": {}},
         {"export_best": 1, "best_metric": "test/a", "best_by": "significant", "mlflow": True, "mlflow_log_best": True},
         {"early_stop_patience": 3, "early_stop_metric": "test/b", "early_stop_min_delta": 0.1},
         {"best_by": "significant", "hooks": {"best": "true"}},

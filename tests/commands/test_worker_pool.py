@@ -73,4 +73,4 @@ def test_settings_of_what_is_not_there_are_told(tmp_path):
     settings = load({"checkpoint_dir": str(tmp_path), "ray_workers": 3, "model_parallel": "tensor"}, environ={})
     told = list(ineffective(settings))
     assert any(text.startswith("ray_workers: no effect") for text in told)
-    assert any(text.startswith("model_parallel has no effect") for text in told)
+    assert any(text.startswith("model_parallel: no effect") for text in told)
