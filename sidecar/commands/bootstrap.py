@@ -17,7 +17,8 @@ from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.commands.from_settings import export_rule, make_catalog, make_rules, record_of
 from sidecar.commands.state_storage import state_objects, state_storage
 from sidecar.commands.worker_pool import make_task_spec, make_workers
-from sidecar.coordination.heartbeats import DORMANT_SECONDS, ReadLimits
+from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
+from sidecar.coordination.heartbeats import ReadLimits
 from sidecar.coordination.run import JOURNAL_FOLDERS
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import TEMPORARY
