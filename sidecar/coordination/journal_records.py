@@ -31,6 +31,7 @@ from sidecar.protocol.records import (
     group_id,
 )
 from sidecar.protocol.states import FailureKind, OutcomeStatus
+from sidecar.system.plain_text import shortened
 
 PLAN_BYTES: Final = limits_of(Plan).size
 OUTCOME_BYTES: Final = limits_of(Outcome).size
@@ -259,7 +260,7 @@ def _broken_by_plan(plan: Plan) -> Iterator[str]:
     if len({member.worker for member in members}) != len(members):
         yield "two members are the same worker"
     if plan.checkpoint is not None and (pin := plan.checkpoint.pin) is not None and not is_inside(pin, "pins"):
-        yield f"the pin {pin!r:.80} is not below pins/"
+        yield f"the pin {shortened(pin)} is not below pins/"
 
 
 def _broken_by_outcome(outcome: Outcome) -> Iterator[str]:
@@ -271,10 +272,10 @@ def _broken_by_outcome(outcome: Outcome) -> Iterator[str]:
         yield "a failed attempt has a result"
     named = {*result.metrics, *result.classes, *result.data, *result.changed, *result.nonfinite, *result.slices}
     for unknown in sorted(named - result.examples.keys()):
-        yield f"the eval set {unknown!r:.80} has no number of examples"
+        yield f"the eval set {shortened(unknown)} has no number of examples"
     for folder in result.saves:
         if not is_inside(folder, "evaluations"):
-            yield f"the folder {folder!r:.80} of saves is not below evaluations/"
+            yield f"the folder {shortened(folder)} of saves is not below evaluations/"
     if sum(map(len, result.metrics.values())) > MOST_METRICS:
         yield f"it has more than {MOST_METRICS} metrics"
     of_classes = [values for by_metric in result.classes.values() for values in by_metric.values()]

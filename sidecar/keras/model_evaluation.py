@@ -28,7 +28,7 @@ from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import Task
 from sidecar.keras.evaluation_loop import LOG, Evaluation, iterations_of
 from sidecar.protocol.states import FailureKind
-from sidecar.system.plain_text import one_line
+from sidecar.system.plain_text import one_line, shortened
 
 _SET: Final = "validation"
 _MOST_CHARACTERS: Final = 500  # of an error of Keras, which may write the values of a batch into it
@@ -46,7 +46,7 @@ def open_evaluation(
     """
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
         raise TaskError(
-            f"the model {model!r:.80} is not compiled, so there is nothing to measure: call model.compile(loss=…, "
+            f"the model {shortened(model)} is not compiled, so there is nothing to measure: call model.compile(loss=…, "
             f"metrics=…) before it is given to SidecarEvaluator"
         )
     if keras_of(model) is keras and keras.backend.backend() != "tensorflow":
@@ -59,7 +59,7 @@ def open_evaluation(
         if not hasattr(callback, "_implements_train_batch_hooks" if is_keras_2(model) else "set_model"):
             name = keras_of(model).__name__
             raise TaskError(
-                f"callbacks=… holds {callback!r:.80}, but the model is of {name}: give a {name}.callbacks.Callback"
+                f"callbacks=… holds {shortened(callback)}, but the model is of {name}: give a {name}.callbacks.Callback"
             )
     if not exact:
         return PlainEvaluation(model, source, callbacks, steps)

@@ -29,6 +29,7 @@ from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResu
 from sidecar.evaluation.row_comparison import are_near
 from sidecar.evaluation.states import GatheredBatches, SetStates
 from sidecar.protocol.records import Goal
+from sidecar.system.plain_text import shortened
 
 _STATE: Final = "in turn"
 _MAX_NUMBERS: Final = 50
@@ -71,7 +72,8 @@ class InTurn:
 
     def __init__(self, measure: Any, *, name: str | None = None, goal: Goal | None = None) -> None:
         if isinstance(measure, type) or not (callable(measure) or is_object(measure)):
-            raise TaskError(f"InTurn takes a function of (y, predictions) or a metric object, found {measure!r:.80}")
+            given = shortened(measure)
+            raise TaskError(f"InTurn takes a function of (y, predictions) or a metric object, found {given}")
         if callable(scored := getattr(measure, "_score_func", None)):  # of make_scorer
             raise TaskError(
                 f"InTurn takes a function of labels and predictions, found a scorer, which takes a model: write "
@@ -80,7 +82,8 @@ class InTurn:
         found = name or _name_of(measure)
         if not found:
             raise TaskError(
-                f"InTurn needs a name for {measure!r:.60}: write InTurn(lambda y, predictions: …, name='my_metric')"
+                f"InTurn needs a name for {shortened(measure)}: write InTurn(lambda y, predictions: …, "
+                f"name='my_metric')"
             )
         self.name = found
         self._measure, self._is_object = measure, is_object(measure)

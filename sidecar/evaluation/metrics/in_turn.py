@@ -19,6 +19,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.states import ExactSum, GatheredBatches, SetStates, exact_sum, state_of
 from sidecar.protocol.records import Value
+from sidecar.system.plain_text import shortened
 
 _RESULTS: Final = "in turn"  # name of a state; those of metrics contain a slash
 _FOUND: Final = "cannot be merged"
@@ -161,7 +162,7 @@ def numbers_of(label: str, name: str, result: Any, limit: int) -> dict[str, floa
     else:
         array = np.asarray(result.item() if getattr(result, "ndim", None) == 0 else result)
         if array.dtype.kind not in "biuf":
-            raise ValueError(f"{label} returns {result!r:.80} for {name!r}, which is not a number")
+            raise ValueError(f"{label} returns {shortened(result)} for {name!r}, which is not a number")
         if array.size > limit:
             raise ValueError(f"{label} returns {array.size} numbers for {name!r}, at most {limit} can be published")
         found = {"_".join([name, *map(str, index)]): float(array[index]) for index in np.ndindex(array.shape)}

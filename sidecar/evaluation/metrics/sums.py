@@ -104,7 +104,8 @@ class Sums:
         try:
             returned = self._value(totals)
         except ArithmeticError as error:
-            raise TaskError(f"metric {self.name!r}: its value of the totals {totals!r:.200} fails: {error}") from None
+            found = shortened(totals, 200)
+            raise TaskError(f"metric {self.name!r}: its value of the totals {found} fails: {error}") from None
         numbers = returned if isinstance(returned, Mapping) else {self.name: returned}
         values, classes = {}, {}
         for name, number in numbers.items():

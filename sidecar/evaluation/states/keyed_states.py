@@ -10,6 +10,7 @@ from sidecar.evaluation.states.exact_sum import ExactSum
 from sidecar.evaluation.states.gathered_batches import GatheredText
 from sidecar.evaluation.states.named_sums import MAX_ELEMENTS, NamedSums
 from sidecar.evaluation.states.state import SetStates
+from sidecar.system.plain_text import shortened
 
 MOST_KEYS: Final = 10_000
 """Limit of the keys of all ranks together."""
@@ -73,7 +74,8 @@ class KeyedStates(GatheredText[SetStates]):
     def _put(self, key: str, states: SetStates) -> None:
         if len(self._kept) == MOST_KEYS:
             raise TaskError(
-                f"Task(slices=…) makes more than {MOST_KEYS:,} slices, such as {key!r:.80}: return fewer, larger bins"
+                f"Task(slices=…) makes more than {MOST_KEYS:,} slices, such as {shortened(key)}: return fewer, larger "
+                f"bins"
             )
         self._kept[key] = states
 
@@ -81,5 +83,5 @@ class KeyedStates(GatheredText[SetStates]):
 def _state(parsed: dict[str, Any]) -> ExactSum | NamedSums:
     kind = _KINDS[parsed["reduction"]]
     if kind is ExactSum and not math.prod(parsed["shape"]) <= MAX_ELEMENTS:
-        raise TypeError(f"a state cannot have the shape {parsed['shape']!r:.80}")
+        raise TypeError(f"a state cannot have the shape {shortened(parsed['shape'])}")
     return kind.from_json(parsed)
