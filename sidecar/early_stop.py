@@ -36,7 +36,7 @@ FILE: Final = "early_stop.json"
 """The name of the signal in the run's state directory. A person withdraws the signal by deleting the file."""
 
 _MOST_BYTES: Final = 64 * 1024
-_PAUSE_SECONDS: Final = 10.0  # between two looks into a bucket
+_PAUSE_SECONDS: Final = 10.0  # between two reads of a bucket
 _BUCKET_SECONDS: Final = 5.0
 
 

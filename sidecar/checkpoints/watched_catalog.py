@@ -32,16 +32,16 @@ class WatchedCatalog:
         return self.watch.problem if self.watch is not None else None
 
     def scan(
-        self, *, everything: bool, look: bool = False, is_settled: Callable[[Key], bool] = lambda _: False
+        self, *, everything: bool, noticed: bool = False, is_settled: Callable[[Key], bool] = lambda _: False
     ) -> ScanResult:
         """Scan the names that file events reported, and more if a sweep is due or `everything` is asked for.
 
-        `look`: everything, and what is in a bucket is listed now.
+        `noticed`: training says that there is a new checkpoint, so scan everything, and list a bucket now.
 
         A checkpoint that was renamed is left out if its former name is pinned, or settled by `is_settled`. Raises
         `StorageError` if a folder cannot be listed; the names are scanned next time then.
         """
-        scan = self._scan(everything=everything or look, at_once=look)
+        scan = self._scan(everything=everything or noticed, at_once=noticed)
         return self.renamed.leave_out(scan, is_settled, self.catalog.ask_directory)
 
     def _scan(self, *, everything: bool, at_once: bool) -> ScanResult:

@@ -38,12 +38,12 @@ LOOK_SECONDS: Final = 5.0
 _BEGINS: Final = "it is being read"
 
 _OF_NODE: Final = ("node", "role", "role_source", "state", "version", "page_url", "workers")
-"""The fields of a node that the page shows. Ages change with each look, and would make every page a new one."""
+"""The fields of a node that the page shows. Ages change with each reading, and would make every page a new one."""
 
 
 @dataclass(slots=True, eq=False)
 class ObservedRun:
-    """Hold one run, and what was read of it. `look` reads; HTTP threads only call `document` and `summary`."""
+    """Hold one run, and what `read` has found. HTTP threads only call `document` and `summary`."""
 
     settings: Settings
     timeout: StorageTimeout
@@ -62,7 +62,7 @@ class ObservedRun:
         """Return the directory or URL of the checkpoints."""
         return place_of(self.settings.checkpoint_dir)
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Read what is new. Raises `SidecarError` if it cannot be read."""
         try:
             status = self.timeout.call(self.observer.collect)
@@ -189,11 +189,11 @@ def distinct(runs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _observe(run: ObservedRun, look_seconds: float, ended: threading.Event) -> None:
-    """Look at a run again and again."""
+    """Read a run again and again, and warn of what cannot be read."""
     told = ""
     while not ended.is_set():
         try:
-            run.look()
+            run.read()
         except SidecarError as error:
             if str(error) != told:
                 warn(f"{run.place}: {error}")

@@ -62,7 +62,7 @@ class RunFinder:
     clock: Clock
     _asked: "queue.SimpleQueue[Place]" = field(default_factory=queue.SimpleQueue)
     _waiting: dict[str, Place] = field(default_factory=dict)  # by place: runs to prepare
-    _look_at: float = 0.0
+    _scan_at: float = 0.0
     _calls: BoundedCalls = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,15 +78,15 @@ class RunFinder:
 
     def _work(self) -> None:
         while True:
-            self.look()
-            pause = _AGAIN_SECONDS if self._waiting else max(0.0, self._look_at - self.clock.now())
+            self.scan()
+            pause = _AGAIN_SECONDS if self._waiting else max(0.0, self._scan_at - self.clock.now())
             with contextlib.suppress(queue.Empty):
                 self._asked.put(self._asked.get(timeout=pause))
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """Report the places if that is due, and prepare what waits."""
-        if self.clock.now() >= self._look_at:
-            self._look_at = self.clock.now() + self.shared.node.runs_scan_seconds
+        if self.clock.now() >= self._scan_at:
+            self._scan_at = self.clock.now() + self.shared.node.runs_scan_seconds
             try:
                 self.post(Found(tuple(self._calls("runs", self.shared.places))))
             except OSError as error:  # it hangs, or cannot be read: what was found stays

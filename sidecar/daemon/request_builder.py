@@ -29,8 +29,8 @@ from sidecar.retention.saves.retention import Retention
 from sidecar.system.clock import Clock, timestamp
 from sidecar.system.event_log import EventLog
 
-_EXPORTS_PAUSE_SECONDS: Final = 1.0  # between two looks whether the best checkpoints are in the bucket of the state
-_SINKS_PAUSE_SECONDS: Final = 0.05  # between two looks whether the sinks have taken the end of the run
+_EXPORTS_PAUSE_SECONDS: Final = 1.0  # between two checks whether the best checkpoints are in the bucket of the state
+_SINKS_PAUSE_SECONDS: Final = 0.05  # between two checks whether the sinks have taken the end of the run
 
 
 @dataclass(slots=True, kw_only=True)
@@ -257,7 +257,7 @@ class RequestBuilder:
         return Sync(
             heartbeat=heartbeat,
             scan=due.scan or is_last,
-            look=due.look,
+            noticed=due.noticed,
             names_similar=not self.state.tracker.missing,
             pin_policy=self.state.pin_policy(now),
             tidying=tidying,

@@ -16,7 +16,7 @@ _IDLE_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog
 _SHORTEST_SLEEP_SECONDS: Final = 0.002  # rounding in clocks must not make the loop spin
 _EVENT_PAUSE_SECONDS: Final = (0.004, 0.02)  # between scans: one serves many file events of one save; first and longest
 _CALM_SECONDS: Final = 0.1  # without a scan, after which the next event begins another save
-_LOOK_PAUSE_SECONDS: Final = 1.0  # between two scans because of notices, however many notices come
+_NOTICE_PAUSE_SECONDS: Final = 1.0  # between two scans because of notices, however many notices come
 _POLL_SECONDS: Final = 0.05  # reading one name of the journal costs less than the wait for it
 
 
@@ -30,11 +30,11 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SyncDue:
-    """Write this heartbeat and read the journal; `scan`: also scan the checkpoints; `look`: training asks for it."""
+    """Write this heartbeat and read the journal; `scan`: scan the checkpoints, too; `noticed`: training asks for it."""
 
     heartbeat: Heartbeat
     scan: bool
-    look: bool = False
+    noticed: bool = False
 
 
 @dataclass(slots=True)
@@ -52,13 +52,13 @@ class _Scans:
     requested: bool = True
     pause_seconds: float = _EVENT_PAUSE_SECONDS[0]  # before a requested scan, which doubles while files are written
     unfinished_since: float | None = None
-    looks_at: tuple[float, ...] = ()  # when to scan because of a notice of training
-    looked_at: float = float("-inf")  # when the newest of these scans was requested
+    notices: tuple[float, ...] = ()  # when to scan because of the newest notice of training
+    noticed_at: float = float("-inf")  # when the newest of these scans was requested
 
     @property
-    def look_due_at(self) -> float:
+    def notice_due_at(self) -> float:
         """Return when the next scan because of a notice is due."""
-        return max(self.looks_at[0], self.looked_at + _LOOK_PAUSE_SECONDS) if self.looks_at else float("inf")
+        return max(self.notices[0], self.noticed_at + _NOTICE_PAUSE_SECONDS) if self.notices else float("inf")
 
     def note_scan(self, since_seconds: float) -> None:
         """Note that a scan is requested, so many seconds after the one before."""
@@ -66,9 +66,9 @@ class _Scans:
         self.pause_seconds = first if since_seconds > _CALM_SECONDS else min(longest, 2 * self.pause_seconds)
         self.requested = False
 
-    def note_look(self, now: float) -> None:
+    def note_noticed_scan(self, now: float) -> None:
         """Note that such a scan is requested."""
-        self.looks_at, self.looked_at = tuple(at for at in self.looks_at if at > now), now
+        self.notices, self.noticed_at = tuple(at for at in self.notices if at > now), now
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class StorageSchedule:
         The second scan is for checkpoints of which no file tells that they are complete, and for storage that shows
         the files of another machine late.
         """
-        self._scans.looks_at = (now, now + self.timing.quiet_seconds + _LOOK_PAUSE_SECONDS)
+        self._scans.notices = (now, now + self.timing.quiet_seconds + _NOTICE_PAUSE_SECONDS)
 
     def note_journal_event(self) -> None:
         """Read the journal as soon as storage has time, because a file event reported a change."""
@@ -186,7 +186,7 @@ class StorageSchedule:
 
     def _sync(self, now: float, heartbeat: Heartbeat, *, scan: bool) -> SyncDue:
         """Return the request for a sync. A scan is one because of a notice, too, if such a one is due."""
-        return SyncDue(heartbeat, scan, look=scan and now >= self._scans.look_due_at)
+        return SyncDue(heartbeat, scan, noticed=scan and now >= self._scans.notice_due_at)
 
     def number(self, due: SyncDue, now: float, *, quiet: bool = False) -> Heartbeat:
         """Return the heartbeat of a sync with the number of its beat, and note the sync as submitted.
@@ -202,8 +202,8 @@ class StorageSchedule:
         if due.scan:
             self._scans.note_scan(now - self.scanned_at)
             self.scanned_at = now
-        if due.look:
-            self._scans.note_look(now)
+        if due.noticed:
+            self._scans.note_noticed_scan(now)
         return self.written
 
     def end_quiet(self) -> None:
@@ -230,7 +230,7 @@ class StorageSchedule:
             return float("inf")
         pause = self._scans.pause_seconds if self._scans.requested else self.timing.sweep_seconds
         usual = self.scanned_at + pause
-        return min(usual, self._scans.look_due_at)
+        return min(usual, self._scans.notice_due_at)
 
     def next_turn_at(self, now: float, *others: float, may_scan: bool, busy_until: float | None) -> float:
         """Return when the loop must turn again, which is soon enough for every bound.

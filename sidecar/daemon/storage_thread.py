@@ -49,7 +49,6 @@ from sidecar.system.shortages import machine_shortage
 
 _SCAN: Final = "scan"
 
-
 _MOST_RECORDS: Final = 1000
 """The most records that are read at once. Between the parts of a long journal the loop writes heartbeats."""
 
@@ -57,7 +56,6 @@ _COMPACTION_SECONDS: Final = 0.1
 """The seconds of one step of a compaction, which the other requests of this thread wait for."""
 
 _COMPACTION_PAUSE_SECONDS: Final = 60.0  # after a failure
-
 
 _CERTAIN_SECONDS: Final = 300.0
 """The seconds for which a state in a bucket counts as present while its listing shows this node's own heartbeat.
@@ -175,7 +173,7 @@ class JoinRun:
 class Sync:
     """Write the heartbeat, read new records and the other heartbeats and, if `scan`, scan the checkpoints.
 
-    `look`: training says that there is a new one, so the scan is one of everything, and of a bucket at once.
+    `noticed`: training says that there is a new one, so the scan is one of everything, and of a bucket at once.
     `tidying`: the saves to remove and to measure. `snapshot`: a snapshot of the journal to write. `attended`: nodes
     whose heartbeats are read before those of others. `closed`: the newest closed plan, if this node moves old ones into
     segments. `names_similar`: search for a name like that of a missing checkpoint directory, which is news then.
@@ -188,7 +186,7 @@ class Sync:
     snapshot: Snapshot | None = None
     attended: tuple[str, ...] = ()
     closed: int | None = None
-    look: bool = False
+    noticed: bool = False
     names_similar: bool = False
 
 
@@ -521,7 +519,9 @@ class StorageThread:
         """Scan the checkpoints and pin them. Return the error if that fails, because the rest of the sync is done."""
         leaving = sync.heartbeat.state == NodeState.LEFT  # there is no later scan that could unpin
         try:
-            return self.scans(_SCAN, partial(self.reconciler.scan, sync.pin_policy, leaving=leaving, look=sync.look))
+            return self.scans(
+                _SCAN, partial(self.reconciler.scan, sync.pin_policy, leaving=leaving, noticed=sync.noticed)
+            )
         except HangingError:
             return ScanRunning()
         except SidecarError as error:

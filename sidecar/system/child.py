@@ -20,7 +20,7 @@ from sidecar.system import process_guard
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "ChildProcess", "Starter", "output_of", "start"]
 
-_PAUSE_SECONDS: Final = 0.02  # between two looks whether a child has ended
+_PAUSE_SECONDS: Final = 0.02  # between two checks whether a child has ended
 _END_SECONDS: Final = 1.0
 _MOST_OUTPUT_BYTES: Final = 1 << 20
 

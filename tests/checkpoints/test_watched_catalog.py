@@ -92,5 +92,5 @@ def test_a_notice_has_everything_scanned_at_once(watched, clock):
     """The watch reported no event: training may save where none arrives."""
     without = WatchedCatalog(FakeCatalog(), None, clock)
     for each in (watched, without):
-        each.scan(everything=False, look=True)
+        each.scan(everything=False, noticed=True)
         assert each.catalog.asked == [(*EVERYTHING, True)]

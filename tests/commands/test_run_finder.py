@@ -45,14 +45,14 @@ def finder(tmp_path, gate, posted):
 
 def test_one_run_that_hangs_or_cannot_be_made_holds_no_other_up(finder, gate, posted):
     """Each has its own answer; the one that hangs has it when its storage answers."""
-    finder.look()
+    finder.scan()
     (found,) = posted
     assert isinstance(found, Found)
     places = {place.name: place for place in found.places}
     assert places.keys() == {"good", "hangs", "bug", "wrong"}
     for place in found.places:
         finder.prepare(place)
-    finder.look()
+    finder.scan()
     reports = {each.place.name: each for each in posted[1:]}
     assert reports["good"] == Prepared(places["good"], "good")
     assert isinstance(reports["hangs"], Delayed)
@@ -61,15 +61,15 @@ def test_one_run_that_hangs_or_cannot_be_made_holds_no_other_up(finder, gate, po
 
     gate.set()
     while posted[-1].place.name != "hangs" or isinstance(posted[-1], Delayed):
-        finder.look()
+        finder.scan()
     assert posted[-1] == Prepared(places["hangs"], "hangs")
 
 
 def test_the_directories_are_listed_again_after_an_interval(finder, posted):
     """Not at each look."""
     for _ in range(3):
-        finder.look()
+        finder.scan()
     assert len(posted) == 1
     finder.clock.seconds += 10
-    finder.look()
+    finder.scan()
     assert len(posted) == 2

@@ -237,7 +237,7 @@ def test_notices_without_end_cause_a_scan_a_second(schedule):
             if isinstance(due, SyncDue):
                 schedule.number(due, now)
                 schedule.note_journal(now, readable=True)
-                scans += [now] if due.look else []
+                scans += [now] if due.noticed else []
                 break
     assert 10 <= len(scans) <= 11
     assert schedule.scan_due_at(may_scan=True) <= 111.0

@@ -20,7 +20,7 @@ from sidecar.system.plain_text import one_line
 
 _OUTPUT_BYTES: Final = 2000  # of the end of the output, which is part of the reason of a failure
 _READ_BYTES: Final = 1 << 16
-_PAUSE_SECONDS: Final = 0.05  # between two looks whether the command has ended
+_PAUSE_SECONDS: Final = 0.05  # between two checks whether the command has ended
 _READ_PAUSE_SECONDS: Final = 0.005  # between two reads, so that one that prints without end takes little of the CPU
 
 

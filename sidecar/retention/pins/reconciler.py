@@ -105,15 +105,15 @@ class PinReconciler:
             with contextlib.suppress(StorageError):  # the scan of the pins reports it
                 self.pinner.clean(now, self.turns.copy_turn_seconds)
 
-    def scan(self, policy: PinPolicy, *, leaving: bool, look: bool = False) -> Reconciliation:
+    def scan(self, policy: PinPolicy, *, leaving: bool, noticed: bool = False) -> Reconciliation:
         """Scan, unpin and pin by the policy, and return the checkpoints with those that were lost.
 
-        `leaving`: this is the last scan. `look`: training says that there is a new checkpoint. Raises `StorageError`
+        `leaving`: this is the last scan. `noticed`: training says that there is a new checkpoint. Raises `StorageError`
         if a folder cannot be listed.
         """
         self.clean()
         done = self.is_done()  # before the scan, which then finds all checkpoints from before the marker
-        scan = self._complete(self.checkpoints.scan(everything=done, look=look, is_settled=policy.is_settled))
+        scan = self._complete(self.checkpoints.scan(everything=done, noticed=noticed, is_settled=policy.is_settled))
         decision = policy.decide(scan.by_key)
         changes = self._executor.unpin(scan, policy, decision, leaving=leaving)
         self.turns.begin(self.pinner.bytes_copied)
