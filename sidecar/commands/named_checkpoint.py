@@ -28,22 +28,26 @@ def find_checkpoint(
     path of a checkpoint; `checkpoint_dir` is taken from them if there is no option. Raises `SettingsError` if settings
     are wrong, or a directory has no such checkpoint that is complete.
     """
-    if words and is_url(words[0]):
-        settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or words[0]})
+    if not words or is_url(words[0]):
+        settings = load_settings(_at(flags, *words[:1]))
         settings.require_task()
         return settings, newest_in(settings, report, *map(str, words[1:]))
-    path = Path(*words).absolute() if words else None
-    folder = None if path is None else path if _is_directory_of_checkpoints(path, None) else path.parent
-    settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or folder})
+    path = Path(*words).absolute()
+    is_directory = _is_directory_of_checkpoints(path, None)
+    settings = load_settings(_at(flags, path if is_directory else path.parent))
     pattern = settings.checkpoint_pattern
-    if path is not None and folder == path and not _is_directory_of_checkpoints(path, pattern):
-        folder = path.parent
-        settings = load(flags | {"checkpoint_dir": flags["checkpoint_dir"] or folder})
+    if is_directory and not _is_directory_of_checkpoints(path, pattern):
+        is_directory, settings = False, load(_at(flags, path.parent))
     settings.require_task()
-    if path is None or folder == path:
-        path = newest_in(settings if folder is None else settings.model_copy(update={"checkpoint_dir": folder}), report)
+    if is_directory:
+        return settings, newest_in(settings.model_copy(update={"checkpoint_dir": path}), report)
     is_index = path.suffix == ".index" and not (pattern is not None and fnmatchcase(path.name, pattern))
     return settings, path.with_suffix("") if is_index else path
+
+
+def _at(flags: dict[str, Any], place: Path | None = None) -> dict[str, Any]:
+    """Return the options with a place as `checkpoint_dir`, unless they name one."""
+    return flags | {"checkpoint_dir": flags["checkpoint_dir"] or place}
 
 
 def _is_directory_of_checkpoints(path: Path, pattern: str | None) -> bool:

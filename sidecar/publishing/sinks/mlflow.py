@@ -32,8 +32,6 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9][\w-]{0,255}", re.ASCII)
 MODULE: Final = "sidecar.publishing.sinks.mlflow_process"
 START_SECONDS: Final = 60.0  # to start Python and to import mlflow, from a slow disk
 _STEPS: Final = 4  # the most requests to the server for one question
-
-
 _TOKEN: Final = "MLFLOW_TRACKING_TOKEN"  # noqa: S105 - the name of a variable
 
 
@@ -78,7 +76,7 @@ class MLflow:
     def write(self, evaluation: Evaluation) -> None:
         """Log an evaluation. Before the first one, and after a failure, MLflow is asked for the points that it has."""
         run = self._given or self._own_run(evaluation)
-        ask, self._certain = not self._certain, False
+        is_uncertain, self._certain = not self._certain, False
         answer = self._ask(
             {
                 "do": "log",
@@ -87,7 +85,7 @@ class MLflow:
                 "step": evaluation.checkpoint.step or 0,
                 "milliseconds": evaluation.milliseconds,
                 "points": points(series(evaluation.result)),
-                "ask": ask,
+                "ask": is_uncertain,
             }
         )
         self._certain = not answer["there"]  # else the next one may be there, too

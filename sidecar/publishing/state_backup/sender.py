@@ -48,10 +48,18 @@ NAME: Final = "state_backup"
 
 _SETTLED_SECONDS: Final = 10.0  # after which a second pass finds views and saves that changed after a record
 _IDLE_SECONDS: Final = 300.0  # between two passes without a new record: exports are made later, and files deleted
-_VIEWS: Final = ("early_stop.json", "sinks", SNAPSHOT)  # replaced by others, so that they are compared by content
+_VIEWS: Final = ("early_stop.json", SNAPSHOT)  # these, and the files of sinks, change: they are compared by content
 _FOLDERS: Final = ("comparisons", "evaluations")
 
 _State = tuple[int, int]  # size, and time of the last change in nanoseconds; 0: sent by an earlier daemon
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """Hold how many entries the journal has, and when the first of those happened that the backup lacks."""
+
+    count: int
+    oldest: float | None
 
 
 @dataclass(slots=True)
@@ -77,7 +85,7 @@ class StateBackup(DeliveryThread):
         super().__init__(NAME, log, thread="state_backup")
         self._store, self._run_dir, self._url, self._node = store, run_dir, url, node
         self._storage = PosixStorage(run_dir)
-        self._known: tuple[int, float | None] | None = None  # None: another node publishes
+        self._known: _Journal | None = None  # None: another node publishes
         self._done: int | None = None  # the count of entries that the backup has
         self._pass_at: float | None = None  # when the next pass is due without a change
         self._session: _Session | None = None  # only the thread uses it
@@ -93,7 +101,7 @@ class StateBackup(DeliveryThread):
     def has_delivered(self) -> bool:
         """Return whether nothing is left to send on this node. Safe in any thread."""
         with self._changed:
-            return self._known is None or self._known[0] == self._done or not self._thread.is_alive()
+            return self._known is None or self._known.count == self._done or not self._thread.is_alive()
 
     def update(self, status: Status, history: JournalState) -> None:
         """Note how long the journal is, and whether this node sends. Never waits."""
@@ -103,10 +111,10 @@ class StateBackup(DeliveryThread):
                 self._known = self._done = self._pass_at = None
                 return
             count = history.log.count
-            if self._known is not None and self._known[0] == count:
+            if self._known is not None and self._known.count == count:
                 return
             behind = min(count - (self._done or 0), len(history.entries))
-            self._known = count, happened_at(history.entries[-behind]) if behind else None
+            self._known = _Journal(count, happened_at(history.entries[-behind]) if behind else None)
             if self._done is not None or self._status.failing is not None:
                 self._note_behind()
             self._changed.notify_all()
@@ -118,14 +126,14 @@ class StateBackup(DeliveryThread):
             with self._changed:
                 self._changed.wait_for(self._is_due, self._seconds_left())
                 known, closing, turn = self._known, self._closing, self._turn
-                is_new = known is not None and (known[0] != self._done or self._pass_at is not None)
+                is_new = known is not None and (known.count != self._done or self._pass_at is not None)
                 self._pass_at = None
             if known is None or not is_new:
                 if closing:
                     return
                 continue
             try:
-                self._send(turn, known[0])
+                self._send(turn, known.count)
             except (BackupReplacedError, BackupRefusedError) as error:
                 self._note_error(error)
                 return
@@ -144,7 +152,7 @@ class StateBackup(DeliveryThread):
                     return
 
     def _is_due(self) -> bool:
-        is_new = self._known is not None and self._known[0] != self._done
+        is_new = self._known is not None and self._known.count != self._done
         return self._closing or is_new or self._seconds_left() == 0
 
     def _seconds_left(self) -> float | None:
@@ -185,7 +193,7 @@ class StateBackup(DeliveryThread):
         files = self._walk(EXPORTS)
         for path, state in files.items():
             with self._changed:
-                if self._known is None or self._known[0] != count:
+                if self._known is None or self._known.count != count:
                     return  # the next pass goes on
             self._put_file(session, path, state)
         best = self._best_export()
@@ -298,7 +306,7 @@ class StateBackup(DeliveryThread):
         session.sent[path] = state
 
     def _views(self) -> list[str]:
-        return [*(name for name in _VIEWS if "." in name), *self._walk("sinks")]
+        return [*_VIEWS, *self._walk("sinks")]
 
     def _files(self) -> dict[str, _State]:
         """Return the saves and comparisons with their states, without unfinished ones."""
@@ -320,14 +328,14 @@ class StateBackup(DeliveryThread):
 
     # -- what people see -----------------------------------------------------------------------------------------------
 
-    def _note_pass(self, known: tuple[int, float | None]) -> None:
+    def _note_pass(self, known: _Journal) -> None:
         self._note_success()
         with self._changed:
             if self._known is None:
                 return
-            seconds = _IDLE_SECONDS if self._done == known[0] else _SETTLED_SECONDS
+            seconds = _IDLE_SECONDS if self._done == known.count else _SETTLED_SECONDS
             self._pass_at = time.monotonic() + seconds
-            self._done = known[0]
+            self._done = known.count
             self._note_behind()
 
     def _note_error(self, error: Exception) -> None:
@@ -339,10 +347,9 @@ class StateBackup(DeliveryThread):
         """Show how much of the journal the backup lacks. The caller holds the lock."""
         if self._known is None:
             return
-        count, oldest = self._known
-        pending = count - (self._done or 0)
+        pending = self._known.count - (self._done or 0)
         before = self._status.oldest_pending if self._status.pending else None
-        oldest = oldest if before is None else before
+        oldest = self._known.oldest if before is None else before
         self._status = replace(self._status, pending=pending, oldest_pending=oldest if pending else None)
 
 
