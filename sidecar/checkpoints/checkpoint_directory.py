@@ -293,9 +293,8 @@ class CheckpointDirectory:
                 elif not candidate.accepted:
                     at = min(at, accepted_at)
         if is_young:
-            until = (
-                now + self._decider.rules.corrupt_after_seconds
-            )  # a model's marker is written last, inside its folder
+            # a model's marker is written last, inside its folder
+            until = now + self._decider.rules.corrupt_after_seconds
         elif not candidates and group in self._due:
             until = self._due[group].until
         return _Due(at, until) if at < _NEVER.at or now < until else _NEVER

@@ -72,7 +72,7 @@ class Daemon:
     """Evaluate the checkpoints of a directory while a program runs, and until all are evaluated.
 
     It is `sidecar run` as a child process: training in this program does not wait for it, and it ends with this
-    program, however that ends. For example, beside training in a notebook:
+    program, however that ends. For example, next to training in a notebook:
 
         with sidecar.Daemon("ckpts", "my_eval.py:task", replicas=2) as daemon:
             print(daemon.url)  # the status page

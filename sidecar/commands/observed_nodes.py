@@ -17,7 +17,6 @@ from sidecar.protocol.heartbeat import Heartbeat
 _ARRIVALS_KEPT: Final = 64  # more than any measurement needs
 _GAPS_NEEDED: Final = 2
 
-
 _CLOCKS_SECONDS: Final = 2.0
 """The difference between two clocks that are right, and the resolution of a store's times."""
 

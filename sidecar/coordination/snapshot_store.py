@@ -27,7 +27,6 @@ PLAIN_PATH: Final = "snapshot.json"
 _MOST_BYTES: Final = SNAPSHOT.size
 """The most bytes that a snapshot unpacks to."""
 
-
 _TOO_LONG: Final = (
     f"{PATH} is not written any more: the run has so many checkpoints that no daemon would read it "
     f"({SNAPSHOT.size} bytes, or {MAX_RECORD_BYTES} compressed). Nothing is lost, but daemons and commands start ever "

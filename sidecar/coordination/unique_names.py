@@ -23,11 +23,10 @@ from sidecar.system.clock import Clock, SystemClock
 _TRIES: Final = 3
 """The number of attempts at a creation with an unknown result, without pauses, because the daemon tries again later."""
 
-T = TypeVar("T")
-
-
 _LONGEST_GAP: Final = 10
 """Two impossible readings belong together if so many grace periods at most lie between them."""
+
+T = TypeVar("T")
 
 
 class GracePeriod:

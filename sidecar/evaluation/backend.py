@@ -54,7 +54,6 @@ class Stream:
 States = dict[str, dict[str, State]]
 """States by eval set and name: of the batches of this rank or, after the reduction, of all ranks."""
 
-
 TIMED: Final = ("restore", "evaluate", "save", "reduce")
 """Phases whose seconds are sent with the states. `reduce` covers only the hello, because the sum comes later."""
 

@@ -13,7 +13,6 @@ Z: Final = 1.959963984540054
 Interval = tuple[float, float] | tuple[None, None]
 """Lower and upper bound, or None for both."""
 
-
 FEWEST: Final = 20
 """The fewest values of a mean, or effective groups of a proportion, that have an interval.
 

@@ -22,7 +22,6 @@ from sidecar.protocol.states import FailureClass, Verdict
 REOPENED: Final = "it vanished, and is there again"
 """The reason of a settlement that makes a vanished checkpoint wait for its evaluation again."""
 
-
 _PLAN_BYTES: Final = PLAN.size * 3 // 4
 """The most bytes that the settlements of one plan may take; the rest is for its members."""
 

@@ -84,8 +84,8 @@ class BoundedCalls:
     most_hanging: int = 4
     waits_again: bool = False  # whether a second request for a key waits as long as the first
     now: Callable[[], float] = time.monotonic  # returns seconds of a monotonic clock
+    late: dict[str, _Call] = field(default_factory=dict)  # calls that took too long, until their results are asked for
     _inbox: "SimpleQueue[_Call | None] | None" = None  # the queue of the free thread
-    late: dict[str, _Call] = field(default_factory=dict)
 
     def __call__(self, key: str, function: Callable[[], T], /) -> T:
         """Return the result of `function`, or the late result of an earlier call for this key.

@@ -28,7 +28,6 @@ NO_PROCESS: Final = (
 )
 """The remedy if no process or thread can be started. Other calls raise its error, EAGAIN, for other reasons."""
 
-
 _NO_THREAD: Final = "can't start new thread"  # Modules/_threadmodule.c: it has no class of its own
 
 

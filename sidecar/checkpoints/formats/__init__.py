@@ -39,7 +39,6 @@ FORMATS: Final[dict[str, Format]] = {
 }
 """Every format by its name. The record of each checkpoint has the same name."""
 
-
 _BY_PATTERN: Final = (MatchingFiles.name, MatchingFolders.name)
 _ENDINGS: Final = re.compile(f"(?:{'|'.join(format_.endings for format_ in FORMATS.values() if format_.endings)})\\Z")
 

@@ -14,7 +14,6 @@ from sidecar.protocol.records import StepSource
 
 _LONGEST_NAME: Final = 300
 
-
 STEP_KEYS: Final = ("global_step", "step", "iteration", "iterations", "iter", "num_updates", "n_iter", "iter_num")
 """The most certain first. Lightning and Hugging Face's Trainer write `global_step`, nanoGPT `iter_num`."""
 

@@ -35,7 +35,6 @@ _BEING_WRITTEN: Final = 0b101  # write access, single-writer multiple-reader acc
 _WIDTHS: Final = (2, 4, 8)
 _WORD: Final = 0xFFFFFFFF
 
-
 _BACKUP: Final = "latest.weights.h5"
 _BACKUP_STATE: Final = "training_metadata.json"
 """Files of BackupAndRestore: keras `src/callbacks/backup_and_restore.py`. The second one is written last."""

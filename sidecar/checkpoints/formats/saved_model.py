@@ -121,9 +121,8 @@ def _inner(folder: Path, name: str) -> tuple[tuple[File, ...], str | None]:
         if (folder / inner).is_symlink():
             return (), inner
         try:
-            listing = list_files(
-                folder / inner, all_names=not start, most=MOST_ENTRIES
-            )  # users name assets as they like
+            # users name assets as they like
+            listing = list_files(folder / inner, all_names=not start, most=MOST_ENTRIES)
         except OSError:
             continue  # `inspect` reports the problem
         if listing.escaping:

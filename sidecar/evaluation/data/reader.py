@@ -48,7 +48,6 @@ _AT_RANDOM: Final = (
     ". If a dataset chooses at random, seed it with the example's index: random.seed(index) in __getitem__"
 )
 
-
 _IN_BATCHES: Final = (
     "; and a collate function that does, such as that of a masked language model, with a number: "
     "collate_fn=lambda rows: (torch.manual_seed(0), collate(rows))[1]"

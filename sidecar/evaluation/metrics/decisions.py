@@ -14,7 +14,6 @@ from sidecar.evaluation.metrics.positions import Positions
 UNDECIDED: Final = -1
 """Stands for the class where a score is NaN."""
 
-
 _USUAL_THRESHOLD: Final = 0.5  # for probabilities
 _ROUNDING: Final = 1e-5  # by which a probability that was rounded may be beyond 0 or 1
 

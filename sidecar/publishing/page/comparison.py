@@ -14,7 +14,6 @@ _VERDICTS: Final[Mapping[str, str]] = {
     "worse": '<span class="bad">worse</span>',
 }
 
-
 _NO_ANSWERS: Final = "its saved values do not say which examples are right"
 
 

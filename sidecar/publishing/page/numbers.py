@@ -12,7 +12,6 @@ GOALS: Final[Mapping[str | None, str]] = {
 }
 """Marks of metrics with a direction."""
 
-
 BEST: Final = '<span class="best-mark">best</span>'
 """The mark of a number that is the best one."""
 
