@@ -50,8 +50,7 @@ class Progress:
     """Show on standard error how far the command is: one line on a terminal, else a line every ten seconds."""
 
     def __init__(self, clock: Clock, console: Console) -> None:
-        self._clock, self._console = clock, console
-        self._is_screen = is_screen(console)
+        self._clock, self._is_screen = clock, is_screen(console)
         self._next = clock.now() + _SHOWN_SECONDS[self._is_screen]
         self._drawn = False
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tensorflow
         ("", ""),
     ],
 )
-def testinstruction_set(digits, tmp_path, cpuinfo, flags):
+def test_instruction_set(digits, tmp_path, cpuinfo, flags):
     """Those CPU features by which kernels are chosen; a machine that does not tell has none."""
     import platform
 

@@ -10,14 +10,12 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from sidecar.protocol.records import shown_step
-from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluation, ArchivedEvaluations, Number, finite
+from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations, finite
 
 MOST_POINTS: Final = 2000
 """The most points of an answer: more than a screen has columns."""
 
 LEAST_POINTS: Final = 10
-
-Point = tuple[ArchivedEvaluation, Number]
 
 
 def curve_json(
