@@ -85,3 +85,24 @@ def _normal(name):
 
 
 _INSTALLED = {_normal(owner) for owners in packages_distributions().values() for owner in owners}
+
+
+def test_a_worker_of_one_process_imports_nothing_that_divides_tensors(tmp_path):
+    """It evaluates a PyTorch model without 44 MB of modules, `sympy` among them, which only several processes need."""
+    code = f"""
+import sys, torch
+import sidecar.evaluation.backends.torch.backend
+from sidecar import Task
+from sidecar.evaluation.backends.torch.evaluator import TorchEvaluator
+from sidecar.evaluation.data.shard import Shard
+torch.save(torch.nn.Linear(2, 2).state_dict(), {str(tmp_path / "model.pt")!r})
+data = torch.utils.data.TensorDataset(torch.ones(5, 2), torch.zeros(5).long())
+task = Task(lambda: torch.nn.Linear(2, 2), {{"test": lambda: data}}, loss=torch.nn.CrossEntropyLoss(), batch_size=4)
+evaluator = TorchEvaluator.build(task, Shard(0, 1), cache_bytes=1 << 20, device=torch.device("cpu"))
+evaluator.read(lambda: None)
+evaluator.restore({str(tmp_path / "model.pt")!r})()
+assert evaluator.compute(evaluator.evaluate(lambda: None))["test"].values["loss"].value > 0
+print(*{{"sympy", "torch.distributed.tensor", "torch.distributed.fsdp", "torch._dynamo"}} & sys.modules.keys())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

@@ -6,13 +6,12 @@ The default process group of `torch.distributed` is never made: see `collective`
 import os
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 
 from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.backends.torch.collective import GlooCollective
-from sidecar.evaluation.backends.torch.division import Division, LeadersCollective, ModelParallel
 from sidecar.evaluation.backends.torch.evaluator import TorchEvaluator
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.instruction_set import instruction_set
@@ -20,6 +19,9 @@ from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.task import Task
 from sidecar.protocol.codec import from_json
 from sidecar.protocol.messages import Check, Join
+
+if TYPE_CHECKING:
+    from sidecar.evaluation.backends.torch.division import Division
 
 _BYTES_IN_MB: Final = 1_000_000
 
@@ -29,7 +31,7 @@ class _Options:
     """Hold the settings that only this backend uses. A setting that the message lacks has its default."""
 
     gpu_memory_mb: int | None = None  # None: take memory as it is needed
-    model_parallel: ModelParallel = "auto"
+    model_parallel: Literal["auto", "tensor", "fully_shard"] = "auto"
 
 
 class TorchBackend:
@@ -53,12 +55,13 @@ class TorchBackend:
         if megabytes is not None and torch.cuda.is_available():
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, megabytes * _BYTES_IN_MB / total))
-        division = Division(join, _device(), options.model_parallel) if join.processes > 1 else None
-        self._division = division
-        if division is not None and not division.leads:
-            return LeadersCollective(division, None)
-        among_workers = LocalCollective() if len(join.members) == 1 else GlooCollective(join)
-        return among_workers if division is None else LeadersCollective(division, among_workers)
+        if join.processes == 1:
+            return _among_workers(join)
+        # Not at the top: that would import 44 MB which one process does not need.
+        from sidecar.evaluation.backends.torch.division import Division, LeadersCollective
+
+        self._division = Division(join, _device(), options.model_parallel)
+        return LeadersCollective(self._division, _among_workers(join) if self._division.leads else None)
 
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
         """Build the task: open its data, make its model, and try it on a first batch."""
@@ -88,7 +91,11 @@ class TorchBackend:
         }
 
 
-def _several(processes: int, wanted: ModelParallel) -> dict[str, str]:
+def _among_workers(join: Join) -> Collective:
+    return LocalCollective() if len(join.members) == 1 else GlooCollective(join)
+
+
+def _several(processes: int, wanted: str) -> dict[str, str]:
     return {"processes": str(processes), "model parallel": wanted}
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from sidecar.errors import TaskError
 from sidecar.evaluation.backend import SaveRows, Tick
 from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
-from sidecar.evaluation.backends.torch.division import Division
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning, prepare, read_checkpoint
 from sidecar.evaluation.backends.torch.outside_modules import Watch, modules_in, require_repeated
 from sidecar.evaluation.backends.torch.step import Step
@@ -46,6 +45,9 @@ from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
 from sidecar.system.plain_text import listed
 
+if TYPE_CHECKING:
+    from sidecar.evaluation.backends.torch.division import Division
+
 _BUILT_TWICE_BYTES: Final = 1 << 30
 """Largest model that is built twice to find numbers which `build_model` draws."""
 
@@ -63,7 +65,7 @@ class BatchRunner:
         step: Runs the model on one batch of the eval set that is evaluated.
     """
 
-    def __init__(self, task: Task, device: torch.device, division: Division | None = None) -> None:
+    def __init__(self, task: Task, device: torch.device, division: "Division | None" = None) -> None:
         self._task, self._device, self._division = task, device, division
         _seed(0)
         self.model = self._built()

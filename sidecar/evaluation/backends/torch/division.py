@@ -87,6 +87,16 @@ class Division:
         self._group = self._mesh.get_group()
         dist.GroupMember.WORLD = None  # so that the task's code finds no default group
 
+    @staticmethod
+    def require_divisible(task: Task) -> None:
+        """Raise `EvaluationError` for a task that needs the whole model, or values of `build_model`, in one process."""
+        for name, is_set in (("restore", task.restore is not None), ("from_build_model", bool(task.from_build_model))):
+            if is_set:
+                raise task_error(
+                    f"Task({name}=…) needs a model that one process holds: processes_per_worker = 1, or leave it out, "
+                    f"so that each process reads its part of a checkpoint"
+                )
+
     def divided(self, build: Callable[[], nn.Module], device: torch.device) -> nn.Module:
         """Return the model that a function builds, with zeros as the parts of its parameters in this process.
 
@@ -194,16 +204,6 @@ class LeadersCollective:
     def reduce(self, join: Join, report: RankReport) -> Reduced:
         """Add up the states of all leaders."""
         return reduce_packs(self.sum, join, report)
-
-
-def require_divisible(task: Task) -> None:
-    """Raise `EvaluationError` for a task that needs the whole model, or values of `build_model`, in one process."""
-    for name, is_set in (("restore", task.restore is not None), ("from_build_model", bool(task.from_build_model))):
-        if is_set:
-            raise task_error(
-                f"Task({name}=…) needs a model that one process holds: processes_per_worker = 1, or leave it out, so "
-                f"that each process reads its part of a checkpoint"
-            )
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:

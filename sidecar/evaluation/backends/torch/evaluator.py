@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from sidecar.evaluation.backend import (
 )
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
 from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, LoadedBatch, open_source
-from sidecar.evaluation.backends.torch.division import Division, require_divisible
 from sidecar.evaluation.backends.torch.lightning import read_checkpoint
 from sidecar.evaluation.backends.torch.pretrained import (
     explain,
@@ -53,6 +52,9 @@ from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import EvalSet, Task, call, does_nothing
 
+if TYPE_CHECKING:
+    from sidecar.evaluation.backends.torch.division import Division
+
 WEIGHTS: Final = "weights.pt"
 """Name of the state dict in the folder of a worker; `torch.load` reads it."""
 
@@ -66,7 +68,7 @@ class TorchEvaluator:
 
     @classmethod
     def build(
-        cls, task: Task, shard: Shard, *, cache_bytes: int, device: torch.device, division: Division | None = None
+        cls, task: Task, shard: Shard, *, cache_bytes: int, device: torch.device, division: "Division | None" = None
     ) -> Self:
         """Open the data, build the model, and try it on the first batch of each eval set.
 
@@ -81,7 +83,7 @@ class TorchEvaluator:
         readers = open_readers(task, shard, opened, cache_bytes=cache_bytes)
         with following_from_code():
             if division is not None:
-                require_divisible(task)
+                division.require_divisible(task)
             runner = BatchRunner(task, device, division)
         evaluator = cls(task, shard, EvalSets(task, shard, readers), sources, runner, division)
         evaluator.try_out()
@@ -94,7 +96,7 @@ class TorchEvaluator:
         sets: EvalSets[EvalSetReader],
         sources: Mapping[str, ArraySource | DatasetSource],
         runner: BatchRunner,
-        division: Division | None,
+        division: "Division | None",
     ) -> None:
         self._task, self._shard, self._sets, self._sources, self._runner = task, shard, sets, sources, runner
         self.model, self._division = runner.model, division
