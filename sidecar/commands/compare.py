@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from sidecar.commands.history import history_of
+from sidecar.commands.load import configured_directory
 from sidecar.coordination.closed_plan import read_success
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import number_of
@@ -29,8 +30,9 @@ _WITH_DIRECTORY: Final = 3
 
 def print_comparison(flags: dict[str, Any], typed: Sequence[str], *, as_csv: bool) -> None:
     """Print the differences of evaluation B from evaluation A. `typed`: the directory, if it is given, A and B."""
-    if len(typed) not in (_BOTH, _WITH_DIRECTORY):
-        raise SettingsError(f"compare takes two checkpoints, found {len(typed)}: sidecar compare ckpts best newest")
+    names = typed[1:] if len(typed) == _BOTH and _is_directory(flags, typed[0]) else typed
+    if len(names) not in (_BOTH, _WITH_DIRECTORY):
+        raise SettingsError(f"compare takes two checkpoints, found {len(names)}: sidecar compare ckpts best newest")
     *directory, first, second = typed
     if directory:
         flags = flags | {"checkpoint_dir": Path(directory[0])}
@@ -54,6 +56,12 @@ def print_comparison(flags: dict[str, Any], typed: Sequence[str], *, as_csv: boo
     typer.echo(f"{_title(new)} compared with {_title(old)}")
     for line in _lines(found):
         typer.echo(one_line(line))
+
+
+def _is_directory(flags: dict[str, Any], word: str) -> bool:
+    """Return whether a word is the directory of the checkpoints, and not one of them that is a folder."""
+    path = Path(word).absolute()
+    return flags["checkpoint_dir"] is None and path.is_dir() and configured_directory(flags) in (None, path)
 
 
 def _title(closed: Closed) -> str:

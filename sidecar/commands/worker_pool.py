@@ -20,7 +20,6 @@ from sidecar.errors import SettingsError
 from sidecar.evaluation.framework_traits import FrameworkTraits, traits_of
 from sidecar.policy.node_identity import advertised_host
 from sidecar.settings import Settings
-from sidecar.settings.spelling import ways
 from sidecar.system.bucket_folder import BucketFolder
 
 _PLACE_SECONDS: Final = 60.0  # a person waits for a command
@@ -109,7 +108,10 @@ def _changes(settings: Settings, traits: FrameworkTraits) -> dict[str, str | Non
 def _ray(settings: Settings, environ: Mapping[str, str], most: int | None) -> RayEngine:
     """Build the engine of a Ray cluster. Raises `SettingsError` if it is not clear which machines may evaluate."""
     if settings.ray_address is None:
-        raise SettingsError(f"engine = 'ray' needs the address of the cluster's head: {ways('ray_address')}")
+        raise SettingsError(
+            "engine = 'ray' needs the address of the cluster's head: write ray_address = \"10.0.0.5:6379\" into "
+            "sidecar.toml, or set SIDECAR_RAY_ADDRESS"
+        )
     if not settings.ray_labels and not settings.ray_any_node:
         raise SettingsError(
             "engine = 'ray' could use the machines of the chief and of trainers: start the machines that may evaluate "

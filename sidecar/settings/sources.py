@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from sidecar.errors import SettingsError
 from sidecar.settings.model import Settings
 from sidecar.settings.spelling import CONFIG, PREFIX, option, variable, ways
+from sidecar.system.bucket_url import as_typed
 from sidecar.system.plain_text import shortened_without_password
 
 OWN_FILE: Final = Path("sidecar.toml")
@@ -186,16 +187,33 @@ def _explain(error: ValidationError, origins: Mapping[str, str], *, unread: bool
         origin = origins.get(key, f"default of {key}")
         given = problem["input"]
         where = "".join(f"[{part}]" for part in inside)
-        remedy = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        remedy = problem["msg"].removeprefix("Value error, ")
+        if (line := _REMEDIES.get(problem["type"])) is not None:
+            remedy = line.format(**problem.get("ctx", {}))
         lines.append(f"{origin}{where}{_shown(key, given)}: {remedy}")
     return lines
+
+
+_REMEDIES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), "write a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "write a number"),
+    "finite_number": "write a finite number",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "write true or false"),
+    "string_type": "write a text",
+    "path_type": "write a path",
+    "greater_than_equal": "write {ge:g} or more",
+    "greater_than": "write a number above {gt:g}",
+    "less_than_equal": "write {le:g} or less",
+    "literal_error": "write {expected}",
+}
+"""The line to write, by the type of pydantic's error."""
 
 
 def _shown(key: str, given: Any) -> str:
     """Return a value for a message; nothing of hooks, whose commands and paths of URLs may hold keys."""
     if given is None or key == "hooks":
         return ""
-    return f": {shortened_without_password(str(given) if isinstance(given, Path) else given)}"
+    return f": {shortened_without_password(as_typed(given) if isinstance(given, Path) else given)}"
 
 
 def _replacement(key: str, spell: Callable[[str], str]) -> str:

@@ -296,7 +296,7 @@ def _is_in_the_directory(value: str) -> str:
 
 def _are_formats(value: tuple[str, ...]) -> tuple[str, ...]:
     if unknown := [name for name in value if name not in FORMATS]:
-        raise ValueError(f"{unknown[0]!r} is none: write some of {', '.join(FORMATS)}")
+        raise ValueError(f"{unknown[0]!r} is not a format: write some of {', '.join(FORMATS)}")
     return value
 
 

@@ -13,6 +13,11 @@ def is_url(value: object) -> bool:
     return isinstance(value, str | Path) and _SCHEME.match(str(value)) is not None
 
 
+def as_typed(path: Path) -> str:
+    """Return a path as text; a URL, of whose slashes `Path` has made one, with both."""
+    return re.sub(r":/+", "://", str(path), count=1) if is_url(path) else str(path)
+
+
 def split_url(url: str) -> tuple[str, str, str]:
     """Return scheme, bucket and prefix, which may be empty. Raises `ValueError` with what to write.
 
@@ -21,5 +26,5 @@ def split_url(url: str) -> tuple[str, str, str]:
     """
     match = _URL.fullmatch(url)
     if match is None or not {".", ".."}.isdisjoint(match[3].split("/")):
-        raise ValueError("write the URL of a bucket's folder, such as s3://bucket/backups, gs://… or az://…")
+        raise ValueError("write the URL of a bucket's folder, such as s3://bucket/folder, gs://… or az://…")
     return match[1], match[2], match[3].strip("/")

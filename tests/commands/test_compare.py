@@ -45,7 +45,14 @@ def test_the_same_evaluation_twice(compared):
     assert "in 80 % of all cases; half of it needs 4,000" in run(compared, "1", "1")
 
 
-@pytest.mark.parametrize(("names", "words"), [(("1", "9"), "'9' was not evaluated"), ((), "two checkpoints, found 1")])
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("1", "9"), "'9' was not evaluated"),
+        ((), "two checkpoints, found 1"),
+        (("1",), "two checkpoints, found 1"),
+    ],
+)
 def test_a_wrong_name_is_told(compared, names, words):
     """With names that exist."""
     with pytest.raises(SettingsError, match=words):

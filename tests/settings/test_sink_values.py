@@ -19,7 +19,7 @@ from sidecar.settings import load
         ("mlflow_tracking_uri", "http://me:s3cret@/", "tracking server"),
         ("mlflow_tracking_uri", "http://[::1/x", "IPv6"),
         ("mlflow_tracking_uri", "http://me:s3cret@a/b?c", "tracking server"),
-        ("mlflow", "http://mlflow", "boolean"),
+        ("mlflow", "http://mlflow", "write true or false"),
         ("wandb_project", "team/digits", "WANDB_ENTITY"),
     ],
 )

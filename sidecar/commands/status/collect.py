@@ -47,7 +47,7 @@ _IN_ORDER: Final = (
 )  # in the order in which a worker goes through them
 _NOT_LOOKED_FOR: Final = (
     "the daemons find it, and this command does not look for it: give it the settings of the daemons, such as "
-    "--checkpoint-pattern"
+    "checkpoint_pattern, by --config FILE"
 )
 _RANKS: Final[Mapping[str, int]] = {phase: rank for rank, phase in enumerate(_IN_ORDER)}
 

@@ -91,7 +91,7 @@ class TensorBoard:
                         values = self._values(metrics) + curves.get(eval_set, b"")
                         self._append(folder, stem, eval_set, evaluation.milliseconds, step, values)
         except OSError as error:
-            raise SinkUnavailableError(f"{self._directory}: {error.filename or ''}: {error.strerror}") from error
+            raise SinkUnavailableError(f"{error.filename or self._directory}: {error.strerror}") from error
 
     def _append(self, folder: Folder, stem: str, eval_set: str, milliseconds: int, step: int, values: bytes) -> None:
         """Append the event of one eval set to its newest file, unless one of its files has it."""
