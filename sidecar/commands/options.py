@@ -6,7 +6,7 @@ those that matter to it.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, wraps
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -25,13 +25,14 @@ _NODE: Final = "This node"
 _WORKERS: Final = "Worker processes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """Describe the option of a setting: type, placeholder, help text, short name, and group in the help."""
 
     kind: type
     value: str
     text: str
+    _: KW_ONLY
     short: str | None = None
     panel: str | None = None
     default: str | None = None  # shown if the setting's own default says nothing
@@ -49,71 +50,40 @@ FromStep = Annotated[int | None, typer.Option(help="Only checkpoints from this t
 ToStep = Annotated[int | None, typer.Option(help="Only checkpoints up to this training step.", metavar="STEP")]
 
 OPTIONS: Final[dict[str, Option]] = {
-    "checkpoint_dir": Option(
-        kind=Path, value="DIR", text="Directory that training saves its checkpoints in.", short="-d"
-    ),
+    "checkpoint_dir": Option(Path, "DIR", "Directory that training saves its checkpoints in.", short="-d"),
     "config": Option(
-        kind=Path,
-        value="FILE",
-        text="TOML file with any of the settings.",
-        short="-c",
-        default="./sidecar.toml, if there",
+        Path, "FILE", "TOML file with any of the settings.", short="-c", default="./sidecar.toml, if there"
     ),
-    "state_dir": Option(
-        kind=Path, value="DIR", text="Directory that the daemons of all nodes share.", default="DIR/.sidecar"
-    ),
-    "state_backup": Option(kind=str, value="URL", text="Bucket's folder that keeps a copy of the state directory."),
-    "run": Option(kind=str, value="NAME", text="Name of the training run.", default="the name of DIR"),
-    "task": Option(kind=str, value="TASK", text="Task to evaluate with: path/file.py:attr or module:attr.", short="-t"),
-    "replicas": Option(kind=int, value="N", text="Worker processes on this node.", short="-r", panel=_WORKERS),
-    "min_workers": Option(kind=int, value="N", text="The smallest group that evaluates.", panel=_WORKERS),
-    "port_range": Option(kind=str, value="A-B", text="Ports for worker processes.", panel=_WORKERS),
+    "state_dir": Option(Path, "DIR", "Directory that the daemons of all nodes share.", default="DIR/.sidecar"),
+    "state_backup": Option(str, "URL", "Bucket's folder that keeps a copy of the state directory."),
+    "run": Option(str, "NAME", "Name of the training run.", default="the name of DIR"),
+    "task": Option(str, "TASK", "Task to evaluate with: path/file.py:attr or module:attr.", short="-t"),
+    "replicas": Option(int, "N", "Worker processes on this node.", short="-r", panel=_WORKERS),
+    "min_workers": Option(int, "N", "The smallest group that evaluates.", panel=_WORKERS),
+    "port_range": Option(str, "A-B", "Ports for worker processes.", panel=_WORKERS),
     "role": Option(
-        kind=str,
-        value="ROLE",
-        text="worker or chief: whether this node may evaluate.",
-        panel=_NODE,
-        default="as the job says",
+        str, "ROLE", "worker or chief: whether this node may evaluate.", panel=_NODE, default="as the job says"
     ),
     "node": Option(
-        kind=str,
-        value="NAME",
-        text="Name of this node.",
+        str,
+        "NAME",
+        "Name of this node.",
         panel=_NODE,
         default="its task in TF_CONFIG, else its name in Slurm, else the host name",
     ),
-    "host": Option(
-        kind=str,
-        value="HOST",
-        text="Address at which other nodes reach this one.",
-        panel=_NODE,
-        default="this machine's",
-    ),
-    "http": Option(
-        kind=str,
-        value="HOST:PORT",
-        text="Address of /metrics and the status page; port 0 takes a free one.",
-        panel=_NODE,
-    ),
+    "host": Option(str, "HOST", "Address at which other nodes reach this one.", panel=_NODE, default="this machine's"),
+    "http": Option(str, "HOST:PORT", "Address of /metrics and the status page; port 0 takes a free one.", panel=_NODE),
     "log_format": Option(
-        kind=str, value="FORMAT", text="console or json.", panel=_NODE, default="console on a terminal, json elsewhere"
+        str, "FORMAT", "console or json.", panel=_NODE, default="console on a terminal, json elsewhere"
     ),
-    "queue": Option(
-        kind=str, value="QUEUE", text="every or latest: which waiting checkpoints are evaluated.", panel=_LIMITS
-    ),
+    "queue": Option(str, "QUEUE", "every or latest: which waiting checkpoints are evaluated.", panel=_LIMITS),
     "every_steps": Option(
-        kind=int, value="N", text="Evaluate the first checkpoint of every N steps only.", panel=_LIMITS, default="all"
+        int, "N", "Evaluate the first checkpoint of every N steps only.", panel=_LIMITS, default="all"
     ),
-    "start": Option(
-        kind=str, value="START", text="all or new: whether checkpoints from before the start count.", panel=_LIMITS
-    ),
-    "stop_after_step": Option(
-        kind=int, value="N", text="End once a checkpoint of this step is evaluated.", panel=_LIMITS
-    ),
-    "stop_idle_seconds": Option(kind=float, value="S", text="End after this time without any work.", panel=_LIMITS),
-    "done_marker": Option(
-        kind=str, value="NAME", text="End once a file of this name lies next to the checkpoints.", panel=_LIMITS
-    ),
+    "start": Option(str, "START", "all or new: whether checkpoints from before the start count.", panel=_LIMITS),
+    "stop_after_step": Option(int, "N", "End once a checkpoint of this step is evaluated.", panel=_LIMITS),
+    "stop_idle_seconds": Option(float, "S", "End after this time without any work.", panel=_LIMITS),
+    "done_marker": Option(str, "NAME", "End once a file of this name lies next to the checkpoints.", panel=_LIMITS),
 }
 
 FLAGS: Final = {option(key): key for key in (*OPTIONS, "wait") if key != CONFIG}

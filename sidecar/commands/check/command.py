@@ -59,7 +59,6 @@ def findings(
     catalog: Catalog,
     storage_timeout: StorageTimeout,
     make_workers: Callable[[Post], WorkerPool],
-    search_path: str,
     quick: bool = False,
 ) -> Iterator[Finding]:
     """Run all trials one after the other, the slow ones last. `quick`: the task is only imported."""
@@ -85,10 +84,10 @@ def findings(
         return
     if settings.trust_saved_graph:
         yield Finding(what="graphs", ok=True, text="trust_saved_graph is on: SavedModels are run as they were stored")
-    if (typo := _typo(settings, search_path, storage_timeout)) is not None:
+    if (typo := _typo(settings, storage_timeout)) is not None:
         yield typo
         return
-    task = yield from _task(settings, make_workers, search_path, catalog, storage_timeout, quick=quick)
+    task = yield from _task(settings, make_workers, catalog, storage_timeout, quick=quick)
     if role is not None and task is not None and observed_nodes is not None:
         this_node = Heartbeat(
             run=settings.run,
@@ -193,13 +192,13 @@ def http(settings: Settings) -> Iterator[Finding]:
     yield Finding(what="http", ok=True, text=f"{settings.http} is free")
 
 
-def _typo(settings: Settings, search_path: str, storage_timeout: StorageTimeout) -> Finding | None:
+def _typo(settings: Settings, storage_timeout: StorageTimeout) -> Finding | None:
     """Find mistakes in the text of the task, without importing it."""
     if settings.task is None:
         return Finding(what="task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
     try:
-        storage_timeout.call(lambda: find_typo(settings, Path(search_path)))
-        with_framework(settings, Path(search_path))
+        storage_timeout.call(lambda: find_typo(settings, Path.cwd()))
+        with_framework(settings, Path.cwd())
     except (SettingsError, TaskError) as error:
         return Finding(what="task", ok=False, text=str(error))
     except StorageError:
@@ -210,7 +209,6 @@ def _typo(settings: Settings, search_path: str, storage_timeout: StorageTimeout)
 def _task(
     settings: Settings,
     make_workers: Callable[[Post], WorkerPool],
-    search_path: str,
     catalog: Catalog,
     storage_timeout: StorageTimeout,
     *,
@@ -223,9 +221,9 @@ def _task(
         return scan.found[-1] if scan.found else None
 
     if quick:
-        return (yield from import_task(settings, make_workers, search_path, "--quick"))
+        return (yield from import_task(settings, make_workers, "--quick"))
     if settings.lm.get("model") == AUTO and newest() is None:
-        return (yield from import_task(settings, make_workers, search_path, _NO_MODEL_YET))
+        return (yield from import_task(settings, make_workers, _NO_MODEL_YET))
     return (yield from try_task(settings, make_workers, newest))
 
 

@@ -5,7 +5,6 @@ import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -42,7 +41,6 @@ def check(flags: dict[str, Any], *, quick: bool, as_json: bool) -> bool:
         catalog=make_catalog(settings, once=True, progress=storage_timeout.answered),
         storage_timeout=storage_timeout,
         make_workers=new_workers,
-        search_path=str(Path.cwd()),
         quick=quick,
     )
     with Interrupts().received(), elapsed(console, "checking; the task takes longest"):

@@ -22,7 +22,6 @@ from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.checkpoints.subfolder_hint import names_in
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.metric_settings import unsupported
-from sidecar.commands.framework import backend_options
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once
 from sidecar.commands.own_folder import in_own_folder
 from sidecar.commands.worker_pool import make_task_spec
@@ -32,7 +31,7 @@ from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Event, Exited, Post
 from sidecar.errors import CheckpointError, SidecarError, StorageError, TaskError
 from sidecar.protocol.column_names import PREDICTIONS, file_name
-from sidecar.protocol.messages import Check, Checked, Done, Failed, Joined, Ready
+from sidecar.protocol.messages import Checked, Done, Failed, Joined, Ready
 from sidecar.protocol.records import Checkpoint, Result
 from sidecar.protocol.saved_weights import saving_ranks
 from sidecar.protocol.states import FailureKind, WorkerPhase
@@ -245,11 +244,11 @@ def _is_unchanged(found: DiscoveredCheckpoint) -> bool:
 
 
 def import_task(
-    settings: Settings, make_workers: Callable[[Post], WorkerPool], search_path: str, why: str
+    settings: Settings, make_workers: Callable[[Post], WorkerPool], why: str
 ) -> Generator[Finding, None, str | None]:
     """Only import the task in a worker process, and return the digest of its code. `why` tells why not more."""
     try:
-        imported = _imported(settings, make_workers, search_path)
+        imported = _imported(settings, make_workers)
     except SidecarError as error:
         yield Finding(what="task", ok=False, text=str(error))
         return None
@@ -268,7 +267,7 @@ class _Imported:
     version: str  # of the framework
 
 
-def _imported(settings: Settings, make_workers: Callable[[Post], WorkerPool], search_path: str) -> _Imported:
+def _imported(settings: Settings, make_workers: Callable[[Post], WorkerPool]) -> _Imported:
     """Import the task in a worker process, as the daemon does at its start. Raises `TaskError`."""
     assert settings.task is not None
     inbox: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
@@ -288,16 +287,7 @@ def _imported(settings: Settings, make_workers: Callable[[Post], WorkerPool], se
             workers.observe(name, report, clock.now())
             if isinstance(report, Ready) and worker is not None:
                 version = report.version
-                options = backend_options(settings)
-                check = Check(
-                    task=settings.task,
-                    framework=settings.framework,
-                    search_path=search_path,
-                    threads=settings.threads,
-                    options=options,
-                    processes=settings.processes_per_worker,
-                )
-                worker.process.send(check)
+                worker.process.send(make_task_spec(settings).check())
             elif isinstance(report, Checked):
                 if not (report.builds_model or settings.trust_saved_graph):
                     raise TaskError(
