@@ -25,7 +25,7 @@ from sidecar.evaluation.backends.tensorflow.measured_metric import (
 )
 from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.metric_inputs import MetricInputs
-from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late, replaced
+from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late, mask_of, replaced
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, not_called
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
@@ -72,7 +72,7 @@ class CompiledMeasurement:
         self.randomness.check(lambda: self._all_of(first))
         self.dependence = BatchDependence(list(self._metrics))
         # Keras' loss of a batch is a mean over its unmasked positions, so the value of a batch is used unchanged.
-        is_masked = any(hasattr(tensor, "_keras_mask") for tensor in tf.nest.flatten(seen))
+        is_masked = any(mask_of(tensor) is not None for tensor in tf.nest.flatten(seen))
         self._unweighted = [id(metric) for metric in getattr(getattr(model, "_compile_loss", None), "metrics", ())]
         self.tolerance = tolerance_of(getattr(model, "compute_dtype", ""), *_types_in(seen))
         self.of_batches = {

@@ -20,6 +20,7 @@ from sidecar.evaluation.backends.tensorflow.measured_metric import (
     taking,
     without_short_integers,
 )
+from sidecar.evaluation.backends.tensorflow.metrics_in_turn import mask_of
 from sidecar.evaluation.backends.tensorflow.rounding import is_near
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.intervals import Interval
@@ -236,7 +237,7 @@ class _OutputLoss:
         outputs = {"losses": losses}
         if weights is not None:
             outputs["weights"] = _broadcast(tf.cast(weights, tf.float32), losses)
-        mask = getattr(predictions, "_keras_mask", None)
+        mask = mask_of(predictions)
         if mask is not None and mask.shape.rank == losses.shape.rank:
             outputs = {name: tf.boolean_mask(tensor, mask) for name, tensor in outputs.items()}
         size = tf.size(losses, out_type=tf.int64)  # with masked positions

@@ -29,7 +29,13 @@ from sidecar.evaluation.backends.tensorflow.measured_metric import (
 )
 from sidecar.evaluation.backends.tensorflow.mergeability import have_same_rows, part_of
 from sidecar.evaluation.backends.tensorflow.metric_inputs import MetricInputs
-from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late
+from sidecar.evaluation.backends.tensorflow.metrics_in_turn import (
+    Calls,
+    MetricsInTurn,
+    attach_masks,
+    found_late,
+    mask_of,
+)
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.replay import Changes
@@ -458,8 +464,8 @@ def _rows(predictions: Any, start: int, size: int) -> Any:
 
     def cut(tensor: Any) -> Any:
         rows = part_of(start, size, tensor)
-        if (mask := getattr(tensor, "_keras_mask", None)) is not None:
-            rows._keras_mask = part_of(start, size, mask)  # noqa: SLF001 - where Keras looks for it
+        if (mask := mask_of(tensor)) is not None:
+            attach_masks(part_of(start, size, mask), rows)
         return rows
 
     return tf.nest.map_structure(cut, predictions)

@@ -15,6 +15,7 @@ from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, label_of, undefined
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, is_written_by_keras
 from sidecar.evaluation.backends.tensorflow.mergeability import have_same_rows, probe, probe_twice
+from sidecar.evaluation.backends.tensorflow.metrics_in_turn import attach_masks, mask_of
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE, is_near, tolerance_of
 from sidecar.evaluation.failures import first_line, task_error
 from sidecar.evaluation.metrics import sliced
@@ -62,7 +63,7 @@ class MeasuredMetric:
         self._metric.require_additive(probed.in_turn, [probed.first, probed.second])
         self._metric.require_no_other_state()
         self.tolerance = tolerance_of(predictions.dtype.name) if isinstance(predictions, tf.Tensor) else TOLERANCE
-        is_plain = weights is None and getattr(predictions, "_keras_mask", None) is None
+        is_plain = weights is None and mask_of(predictions) is None
         self._function = per_example(metric) if is_plain and self._metric.divides else None
         if self._function is not None:
             values = array_of(self._function(y, predictions))
@@ -205,14 +206,13 @@ def without_short_integers(y: Any, predictions: Any) -> tuple[Any, Any]:
     if not all(tf.is_tensor(part) and part.dtype.is_integer and part.dtype.size < tf.int64.size for part in parts):
         return parts
     wide = tf.cast(predictions, tf.int64)
-    if (mask := getattr(predictions, "_keras_mask", None)) is not None:
-        wide._keras_mask = mask  # noqa: SLF001 - where Keras looks for it
+    attach_masks(mask_of(predictions), wide)
     return tf.cast(y, tf.int64), wide
 
 
 def masked(weights: Any, predictions: Any) -> Any:
     """Return the weights, with 0 where the model masks its predictions; `None` if every weight is 1."""
-    mask = getattr(predictions, "_keras_mask", None)
+    mask = mask_of(predictions)
     if mask is None:
         return weights
     unmasked = tf.cast(mask, tf.float32)
@@ -226,7 +226,7 @@ def masked(weights: Any, predictions: Any) -> Any:
 
 def require_weights_for_mask(weights: Any, predictions: Any) -> None:
     """Raise `EvaluationError` for one weight per example where Keras 3 multiplies weights with a mask of positions."""
-    mask = getattr(predictions, "_keras_mask", None)
+    mask = mask_of(predictions)
     if weights is not None and mask is not None and weights.shape.rank < mask.shape.rank:
         raise task_error(
             f"the model masks positions {tuple(mask.shape)}, and there is one weight for each example, "

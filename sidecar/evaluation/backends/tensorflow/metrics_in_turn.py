@@ -90,7 +90,7 @@ class MetricsInTurn:
 
     def _update(self, name: str, calls: list[Any]) -> None:
         for arguments, named, masks in calls:
-            _attach(masks, [arguments, named])
+            attach_masks(masks, [arguments, named])
             self._metrics[name].update_state(*arguments, **named)
 
     def _require_reset(self, name: str, calls: list[Any]) -> None:
@@ -162,8 +162,8 @@ def _noting(calls: list[Any]) -> Callable[..., None]:
     return note
 
 
-def _attach(masks: Any, given: list[Any]) -> None:
-    """Attach the masks of Keras to the tensors that had them within the trace, which does not return them."""
+def attach_masks(masks: Any, given: Any) -> None:
+    """Attach masks of Keras to the tensors of the same structure: neither a trace nor an operation passes them on."""
     for mask, tensor in zip(tf.nest.flatten(masks), tf.nest.flatten(given), strict=True):
         if mask is not None:
             setattr(tensor, MASK, mask)

@@ -16,7 +16,7 @@ from sidecar.evaluation.backends.tensorflow.finite import finite_rows
 from sidecar.evaluation.backends.tensorflow.graph_memory import assigns_nothing, clusters_graphs, keeps_nothing
 from sidecar.evaluation.backends.tensorflow.libraries import layers_of
 from sidecar.evaluation.backends.tensorflow.measure import Measurement, measurement
-from sidecar.evaluation.backends.tensorflow.metrics_in_turn import LATE, Calls
+from sidecar.evaluation.backends.tensorflow.metrics_in_turn import LATE, Calls, attach_masks, mask_of
 from sidecar.evaluation.backends.tensorflow.model import preprocessing_of
 from sidecar.evaluation.backends.tensorflow.overlap import Overlap
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
@@ -67,7 +67,7 @@ class ModelPredictions:
 
 
 def _masks(predictions: Any) -> Any:
-    return tf.nest.map_structure(lambda tensor: getattr(tensor, "_keras_mask", None), predictions)
+    return tf.nest.map_structure(mask_of, predictions)
 
 
 def _tensor(name: str, column: Any) -> Any:
@@ -248,9 +248,7 @@ class Step:
 
     def _predictions_of(self, evaluated: Evaluation) -> Any:
         """Return the predictions in their structure, with their masks."""
-        for tensor, mask in zip(evaluated.predictions, evaluated.masks, strict=True):
-            if mask is not None:
-                tensor._keras_mask = mask  # noqa: SLF001 - where Keras looks for it
+        attach_masks(evaluated.masks, evaluated.predictions)
         return tf.nest.pack_sequence_as(self._predicted, evaluated.predictions)
 
     def differ(self, sizes: list[int], one: list[Evaluation], other: list[Evaluation]) -> bool:
@@ -331,7 +329,7 @@ class Step:
         predicted = observed if predictions is None else predictions
         self._predicted = tf.nest.map_structure(lambda _: None, predicted)
         leaves = tf.nest.flatten(predicted)
-        masks = [getattr(leaf, "_keras_mask", None) for leaf in leaves]
+        masks = list(map(mask_of, leaves))
         tensors = [leaf if isinstance(leaf, tf.Tensor | tf.RaggedTensor | tf.SparseTensor) else None for leaf in leaves]
         return tf.nest.flatten(outputs), finite_rows(predicted), columns, self.recurrent.values(), calls, tensors, masks
 
