@@ -110,28 +110,28 @@ class ArtifactWriter:
             self._tables[eval_set].add(rows)
 
     def share(self, eval_set: str, other: Self) -> None:
-        """Let the files of all rows of a set, which another writer has, be in this folder, too."""
+        """Let the files of the rows of a set so far, which another writer has, be in this folder, too."""
         if (table := other._tables.get(eval_set)) is None:
             return
         name = f"{PREDICTIONS}/{file_name(eval_set)}"
         assert self._part is not None
         assert other._part is not None
         with self._storage():
-            table.finish()
+            table.sync()
             with other._part.folder(name) as theirs, self._part.folder(name, make=True) as own:
                 for each in theirs.names():
                     theirs.link(each, each, into=own)
         self._shared[eval_set] = table
 
     def take(self, eval_set: str, worker: Folder, table: Mapping[str, Any]) -> None:
-        """Append the rows of a set that are in the finished folder of a worker of an attempt before.
+        """Append the rows of a set that are in a folder of a worker of an attempt before.
 
         `table`: what its `states.json` says about them. Raises as `NpyTable.take`.
         """
         name = f"{PREDICTIONS}/{file_name(eval_set)}"
         own = self._tables.setdefault(eval_set, NpyTable(self._path / name))
         with worker.folder(name) as folder:
-            own.take(folder, table["columns"], table["rows"])
+            own.take(folder, table["columns"], table["rows"], table["inputs_bytes"])
 
     def drop(self, eval_set: str) -> None:
         """Remove the rows of a set that were taken, as it is evaluated again."""
@@ -156,7 +156,7 @@ class ArtifactWriter:
                 "variables": variables,
                 **(origin or {}),
                 "predictions": {
-                    eval_set: {"rows": table.rows, "columns": table.columns}
+                    eval_set: {"rows": table.rows, "columns": table.columns, "inputs_bytes": table.inputs_bytes}
                     for eval_set, table in (self._tables | self._shared).items()
                 },
                 "states": {

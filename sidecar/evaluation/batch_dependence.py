@@ -75,13 +75,6 @@ class BatchDependence:
         found = self._found.get(eval_set, set())
         exact_sum(states, _STATE).add(np.array([name in found for name in self._names], np.int64))
 
-    def with_found(self, eval_set: str, states: SetStates) -> SetStates:
-        """Return the states with the findings of this rank so far; given ones stay as they are."""
-        found = self.states()
-        self.add_to(found, eval_set)
-        exact_sum(found, _STATE).merge(exact_sum(states, _STATE))
-        return states | found
-
     def metrics(self, states: SetStates) -> list[str]:
         """Return the names of the metrics that depend on batches according to at least one rank."""
         return [name for name in self._found_by_any(states) if name not in _NOTES]

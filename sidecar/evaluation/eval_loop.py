@@ -20,6 +20,7 @@ from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.data.slice_table import SliceTable
 from sidecar.evaluation.finished_batches import FinishedBatches, Place, merged_into
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.foreign import conclude
@@ -127,9 +128,11 @@ class BatchObserver(Protocol):
 
 @dataclass(slots=True)
 class _Counted:
-    """Count the examples of this rank, and the predictions that are not finite."""
+    """Count the examples of this rank, also by slice, and the predictions that are not finite."""
 
     shard: Shard
+    slices: SliceTable | None
+    places: list[NDArray[np.intp]] = field(default_factory=list)
     examples: int = 0
     predicted: nonfinite.NonfiniteCounter = field(default_factory=nonfinite.NonfiniteCounter)
 
@@ -137,7 +140,9 @@ class _Counted:
         """Return the counts as states, with what other counters found."""
         total = ExactSum((), "int64")
         total.add(np.int64(self.examples))
-        return {EXAMPLES: total} | nonfinite.states(self.shard, *others, self.predicted)
+        by_slice = {} if self.slices is None else {sliced.BY_SLICE: sliced.new_counts(self.shard)}
+        sliced.count(by_slice, self.slices, self.places)
+        return by_slice | {EXAMPLES: total} | nonfinite.states(self.shard, *others, self.predicted)
 
 
 def evaluate_set(
@@ -166,13 +171,11 @@ def evaluate_set(
     it takes over none. None: evaluate. `finished`: the batches that need not be run. `at_once` runs several batches at
     the same time; everything else is done in order.
     """
-    places, inputs = list[NDArray[np.intp]](), reader.inputs()
-    pending, counted = BatchBuffer(add), _Counted(shard)
+    pending, counted, inputs = BatchBuffer(add), _Counted(shard, reader.slices), reader.inputs()
     finished = finished or FinishedBatches()
-    slices = {} if reader.slices is None else {sliced.BY_SLICE: sliced.new_counts(shard)}
     if taken is not None:
-        return merged_into(states | slices | counted.states(), taken)
-    finished.begin(states, counted.states(), is_numbered=reader.examples is not None and reader.slices is None)
+        return merged_into(states | counted.states(), taken)
+    finished.begin(states, counted.states(), is_numbered=reader.examples is not None)
 
     def up_to_now() -> SetStates:
         pending.flush()
@@ -190,7 +193,7 @@ def evaluate_set(
         examples = reader.examples_in(batch)
         if reader.slices is not None and first is not None:
             reader.slices.put(batch, first, examples)
-            places.append(np.arange(first, first + examples))
+            counted.places.append(np.arange(first, first + examples))
         pending.add(output.arrays, first)
         counted.examples += examples
         counted.predicted.add("prediction", output.finite, examples, number, first)
@@ -206,5 +209,4 @@ def evaluate_set(
     pending.flush()
     finish()
     conclude(states)
-    sliced.count(slices, reader.slices, places)
-    return states | slices | finished.states(counted.states(reader.nonfinite))
+    return states | finished.states(counted.states(reader.nonfinite))

@@ -1,22 +1,21 @@
 """Keep the states of the finished batches of an eval set, so that the next attempt need not run them again.
 
-`finished_sets` reads and writes them, `eval_loop` asks which batches are left. Only sets whose metrics keep a value for
-each example, or a content for each batch, have such files: those of language models, whose sets take long. Numbers of
-batches do not depend on the number of ranks, so a group of any size may use what another one left. The first batch is
-run again, and what it gives has to have the bits that were kept; else all ranks evaluate the set again from the
-beginning. Imports no framework.
+`finished_sets` reads and writes them, `eval_loop` asks which batches are left. All that a batch adds is exact: sums,
+values by example, contents by batch, and rows that are saved, which are linked into the folder of the states. Random
+numbers are seeded by the weights and the number of the batch. Numbers of batches do not depend on the number of ranks,
+so a group of any size may use what another one left. The first batch is run again, and what it gives has to have the
+bits that were kept; else all ranks evaluate the set again from the beginning. Imports no framework.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
 
 from sidecar.errors import RecordError
-from sidecar.evaluation.states import ExactSum, GatheredBatches, PerExampleValues, SetStates, exact_sum
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
 DIFFERS: Final = "differs from an attempt before"
 """Name of a state, not 0 if the first batch gives other values than in the attempt whose batches are used."""
@@ -27,7 +26,6 @@ NOTE: Final = (
 
 _LEAST_TIMES: Final = 20.0  # as long as writing took: files cost at most a twentieth of the time
 _MOST_BYTES: Final = 64 << 20  # of states; larger ones would take long to write again and again
-_KINDS: Final = (PerExampleValues, GatheredBatches)
 
 Place = tuple[int, int | None, Any]
 """A batch, after the number of it and of its first example."""
@@ -52,23 +50,22 @@ class FinishedBatches:
     taken: SetStates = field(default_factory=dict)  # of the ranks before that this one takes over
     own: set[int] = field(default_factory=set)  # the batches whose states this rank has, or takes over
     first: str = ""  # digest of what the first batch gave
-    complete: Callable[[SetStates], SetStates] = lambda states: states  # adds what this rank found so far
+    complete: Callable[[SetStates], None] = lambda _: None  # adds what this rank found so far to states of the set
     now: Callable[[], float] = time.monotonic
     _before: SetStates = field(default_factory=dict)  # counts of those that this one takes over
     _is_kept: bool = False
     _differs: bool = False
     _due: float = 0.0
     _was_written: bool = False
+    _digest: Callable[[], str] = str  # returns that of what the first batch gave
 
     def begin(self, states: SetStates, counts: SetStates, *, is_numbered: bool) -> None:
         """Merge the states of the ranks before into new ones. All is evaluated again if they do not fit.
 
         `counts`: those that are no metric's. `is_numbered`: whether the batches have numbers that all ranks know.
         """
-        of_metrics = [state for name, state in states.items() if "/" in name]
-        are_few = sum(8 * state.rows * state.width for state in of_metrics) <= _MOST_BYTES
-        is_of_examples = bool(of_metrics) and all(type(state) in _KINDS for state in of_metrics)
-        self._is_kept = self.write is not None and is_numbered and are_few and is_of_examples
+        are_few = sum(8 * state.rows * state.width for state in states.values()) <= _MOST_BYTES
+        self._is_kept = self.write is not None and is_numbered and are_few
         self._due, self._before = self.now() + self.seconds, counts
         self._differs = bool(self.taken) and self.taken.keys() != (states | counts).keys()
         try:
@@ -88,16 +85,18 @@ class FinishedBatches:
         """Return whether a batch that was run is finished, so that it was only compared."""
         return number in self.done
 
-    def see(self, number: int, contents: Callable[[], Mapping[str, str]], *, needs_more: bool) -> None:
-        """Compare what the first batch gives, as texts by metric, with what it gave before.
+    def see(self, number: int, digest: Callable[[], str], *, needs_more: bool) -> None:
+        """Compare what the first batch gives, by its digest, with what it gave before.
 
         `needs_more`: an attempt after this one would need more than the states of batches, so that none are kept.
         """
         self._is_kept &= not needs_more
-        if number == 0 and (self._is_kept or self.done):
-            found = sha256(repr(sorted(contents().items())).encode()).hexdigest()
-            self._differs |= bool(self.done) and found != self.first
+        if number == 0 and self.done:
+            found = digest()
+            self._differs |= found != self.first
             self.first = found
+        elif number == 0:
+            self._digest = digest  # most sets end before it is needed
 
     def add(self, number: int, states: Callable[[], SetStates], counts: Callable[[], SetStates]) -> None:
         """Note a batch that was run. Write the states of all if the last time was long ago."""
@@ -122,8 +121,11 @@ class FinishedBatches:
     def _write(self, states: SetStates, counts: SetStates) -> None:
         began = self.now()
         if self.write is not None and not self._differs:
-            kept = self.complete(states) | merged_into(counts, self._before)
-            self.write(Kept(frozenset(self.own), self.first, kept))
+            few = {name: type(state).from_json(state.to_json()) for name, state in states.items() if "/" not in name}
+            kept = states | few  # those of no metric are copies, to which is added
+            self.complete(kept)
+            self.first, self._digest = self.first or self._digest(), str
+            self.write(Kept(frozenset(self.own), self.first, kept | merged_into(counts, self._before)))
         ended = self.now()
         self._due, self._was_written = ended + max(self.seconds, _LEAST_TIMES * (ended - began)), True
 

@@ -92,12 +92,13 @@ class FinishedSets:
                 self._found[eval_set] = self._read(of_set, expected, self.shard, partial(saves.take, eval_set))
         except _UNREADABLE:
             saves.drop(eval_set)
-        return self._found.get(eval_set, (0, {}))[0] or self._find_batches(eval_set)
+        return self._found.get(eval_set, (0, {}))[0] or self._find_batches(eval_set, saves)
 
-    def _find_batches(self, eval_set: str) -> int:
+    def _find_batches(self, eval_set: str, saves: ArtifactWriter) -> int:
         """Return a number below 0 that stands for the finished batches of a set; 0 if there are none that fit."""
         expected, batches = self._expected(eval_set), self._streams[eval_set].batches
         kept: dict[str, Kept] = {}
+        rows: dict[str, tuple[bytes, Mapping[str, Any]]] = {}  # digests of records, and what they say of rows
         left = _MOST_BYTES_OF_BATCHES
         with (
             contextlib.suppress(OSError),
@@ -111,33 +112,48 @@ class FinishedSets:
                     record = parse_record(part.path / STATES, data)
                     if record | expected == record:
                         kept[name] = parsed(record, eval_set, batches)
+                        rows[name] = sha256(data).digest(), record["predictions"]
         names = chosen(kept)
         if not names:
             return 0
+        of_this_rank = names[self.shard.rank :: self.shard.world_size]
         with contextlib.suppress(*_UNREADABLE):
-            own, states = merged(kept[name] for name in names[self.shard.rank :: self.shard.world_size])
+            own, states = merged(kept[name] for name in of_this_rank)
             done = frozenset[int]().union(*(kept[name].batches for name in names))
             self._batches[eval_set] = done, own, kept[names[0]].first, states
+            with self._opened() as folder, folder.folder(file_name(eval_set)) as of_set:
+                for name in of_this_rank:
+                    with of_set.folder(name) as part:
+                        digest, tables = rows[name]
+                        if sha256(part.read(STATES, _MOST_BYTES_OF_BATCHES)).digest() != digest:
+                            raise RecordError(f"{part.path} was replaced")
+                        for table in tables.values():
+                            saves.take(eval_set, part, table)
             return -1 - (abs(short_digest(repr([(name, sorted(kept[name].batches)) for name in names]))) >> 1)
+        saves.drop(eval_set)
         return 0
 
-    def batches(self, agreed: Collection[str]) -> dict[str, FinishedBatches]:
-        """Return for each set the batches that need not be run, which all ranks agree on, and what keeps others."""
+    def batches(self, agreed: Collection[str], saves: ArtifactWriter) -> dict[str, FinishedBatches]:
+        """Return for each set the batches that need not be run, which all ranks agree on, and what keeps others.
+
+        `saves` has the rows of the batches.
+        """
         found = {}
         for eval_set in self._streams if self.folder is not None else ():
-            write = partial(self._keep_batches, eval_set)
+            write = partial(self._keep_batches, eval_set, saves)
             found[eval_set] = each = FinishedBatches(seconds=self.seconds, write=write, now=self.now)
             if eval_set in agreed:
                 each.done, each.own, each.first, each.taken = self._batches[eval_set]
         return found
 
-    def _keep_batches(self, eval_set: str, kept: Kept) -> None:
+    def _keep_batches(self, eval_set: str, saves: ArtifactWriter, kept: Kept) -> None:
         """Write the states of the finished batches of this rank in place of those before."""
         assert self.folder is not None
         path = self.folder / file_name(eval_set) / f"batches-{self.shard.rank}-of-{self.shard.world_size}"
         of_batches = {"batches": sorted(kept.batches), "first": kept.first}
         with contextlib.suppress(EvaluationError), ArtifactWriter(path, self.root, in_parallel=self.in_parallel) as own:
             own.begin(None)
+            own.share(eval_set, saves)
             own.finish({eval_set: kept.states}, self._variables(), {"key": self._keys[eval_set]} | of_batches)
 
     def _expected(self, eval_set: str) -> dict[str, str]:

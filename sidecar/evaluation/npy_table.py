@@ -7,7 +7,6 @@ an interrupted evaluation is an empty column, never a wrong one. Only the buffer
 """
 
 import contextlib
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.protocol.column_names import GROUP, PLACE, file_name
-from sidecar.protocol.example_inputs import INPUTS, line_of
+from sidecar.protocol.example_inputs import INPUTS, MOST_BYTES, line_of
 from sidecar.system.confined import Folder
 from sidecar.system.durable import sync_file
 
@@ -34,7 +33,7 @@ class NpyTable:
         self._folder = folder
         self._columns: dict[str, _Column] = {}
         self._inputs: IO[bytes] | None = None
-        self.rows = 0
+        self.rows = self.inputs_bytes = 0
 
     @property
     def columns(self) -> list[str]:
@@ -55,10 +54,12 @@ class NpyTable:
             columns[GROUP] = rows.groups
         self._append(columns, rows.examples)
         if rows.inputs:
-            self._inputs_file().writelines(line_of(place, shown) for place, shown in rows.inputs.items())
+            self._add_inputs(b"".join(line_of(place, shown) for place, shown in rows.inputs.items()))
 
-    def take(self, folder: Folder, columns: Sequence[str], rows: int) -> None:
-        """Append the rows of a finished table, which is in an open folder.
+    def take(self, folder: Folder, columns: Sequence[str], rows: int, inputs_bytes: int) -> None:
+        """Append the first rows of another table, which is in an open folder, and as many bytes of inputs.
+
+        The other writer may not have finished it, so its headers do not count the rows.
 
         Raises `OSError`, `ValueError` or `EvaluationError` for files that are not those of such a table.
         """
@@ -68,15 +69,16 @@ class NpyTable:
                 file = files.enter_context(folder.open_file(f"{file_name(name)}.npy"))
                 npy.read_magic(file)
                 shape, _, dtype = npy.read_array_header_1_0(file)
-                arrays[name] = np.memmap(file, dtype, "r", file.tell(), shape)  # raises ValueError for objects
+                arrays[name] = np.memmap(file, dtype, "r", file.tell(), (rows, *shape[1:]))  # ValueError for objects
             self._append(arrays, rows)
-        if INPUTS in folder.names():
+        if 0 < inputs_bytes <= MOST_BYTES:
             with folder.open_file(INPUTS) as shown:
-                shutil.copyfileobj(shown, self._inputs_file())
+                self._add_inputs(shown.read(inputs_bytes))
 
-    def _inputs_file(self) -> IO[bytes]:
+    def _add_inputs(self, lines: bytes) -> None:
         self._inputs = self._inputs or (self._folder / INPUTS).open("xb")
-        return self._inputs
+        self._inputs.write(lines)
+        self.inputs_bytes += len(lines)
 
     def _append(self, columns: Mapping[str, NDArray[Any]], rows: int) -> None:
         """Append the same number of rows to each column."""
@@ -104,8 +106,12 @@ class NpyTable:
         """Write the number of rows into the headers, and make the files durable."""
         for column in self._columns.values():
             column.finish(self.rows)
-        if self._inputs is not None:
-            sync_file(self._inputs)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make the rows so far durable. Others can take them if they know how many there are."""
+        for file in (*(column.file for column in self._columns.values()), *([self._inputs] if self._inputs else [])):
+            sync_file(file)
 
     def close(self) -> None:
         """Close the files, finished or not."""
@@ -121,12 +127,12 @@ class _Column:
 
     def __init__(self, path: Path, like: NDArray[Any]) -> None:
         self._dtype, self._row = like.dtype, like.shape[1:]
-        self._file: IO[bytes] = path.open("xb")
+        self.file: IO[bytes] = path.open("xb")
         self._start = 0
 
     def begin(self) -> None:
         self._write_header(0)
-        self._start = self._file.tell()
+        self._start = self.file.tell()
 
     def add(self, name: str, array: NDArray[Any]) -> None:
         if (array.dtype, array.shape[1:]) != (self._dtype, self._row):
@@ -135,21 +141,20 @@ class _Column:
                 f"has rows of {array.dtype} {array.shape[1:]} after rows of {self._dtype} {self._row}: save "
                 f"rows of one shape, or pad them in Task(predictions=lambda x, y, predictions: …)",
             )
-        self._file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        self.file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     def finish(self, rows: int) -> None:
-        self._file.seek(0)
+        self.file.seek(0)
         self._write_header(rows)
-        assert self._file.tell() == self._start, "NumPy's header of this column has grown over its first rows"
-        sync_file(self._file)
+        assert self.file.tell() == self._start, "NumPy's header of this column has grown over its first rows"
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # an error of the flush was reported before, or is irrelevant now
-            self._file.close()
+            self.file.close()
 
     def _write_header(self, rows: int) -> None:
         header = {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (rows, *self._row)}
-        npy.write_array_header_1_0(self._file, header)
+        npy.write_array_header_1_0(self.file, header)
 
 
 def file_of(folder: Path, column: str) -> Path:

@@ -182,7 +182,7 @@ class RankEvaluation:
                 )
                 if leads:
                     saves.begin(evaluator.save_weights if self.join.rank in saving else None)
-                taken, batches = self._taken(streams, finished, saves) if exist else ({}, finished.batches(()))
+                taken, batches = self._taken(streams, finished, saves) if exist else ({}, finished.batches((), saves))
                 for stream in streams:
                     for _ in range(stream.own_batches if stream.eval_set in taken else 0):
                         progress.tick()
@@ -250,14 +250,14 @@ class RankEvaluation:
         }
         agreed = [eval_set for eval_set, size in same.items() if size > 0]
         for stream in streams:
-            if stream.eval_set not in agreed:
+            if stream.eval_set not in same:
                 saves.drop(stream.eval_set)
         for eval_set in agreed if self.reports_sets and self.join.rank == 0 else ():
             if (states := finished.taken(eval_set)) is not None:
                 self._report_set(streams, eval_set, states)
         taken = {eval_set: finished.found(eval_set) if self.join.process == 0 else {} for eval_set in agreed}
         due = same.keys() - taken.keys()
-        batches = finished.batches(due)
+        batches = finished.batches(due, saves)
         for stream in streams if self.join.processes > 1 else ():
             if stream.eval_set in due:  # followers, which read no files, run the same batches
                 of_set = batches.setdefault(stream.eval_set, FinishedBatches())

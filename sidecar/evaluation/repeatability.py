@@ -8,7 +8,7 @@ before each batch. Code that gives other numbers even then is refused. Imports n
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -75,15 +75,15 @@ class RandomDraws:
         """Return whether a batch of the set has drawn random numbers in this process."""
         return eval_set in self._drawn
 
-    def states(self) -> SetStates:
-        """Return the empty state that counts such batches of all ranks."""
+    def states(self, eval_set: str) -> SetStates:
+        """Return the empty state that counts such batches of all ranks, and begin to count those of a set anew."""
+        if eval_set in self._drawn:
+            self._drawn[eval_set] = 0
         return {_DRAWN: ExactSum((), "int64")}
 
     def add_to(self, states: SetStates, eval_set: str) -> None:
-        """Add the count of this rank to the state, and begin to count anew."""
-        if eval_set in self._drawn:
-            exact_sum(states, _DRAWN).add(np.int64(self._drawn[eval_set]))
-            self._drawn[eval_set] = 0
+        """Add the count of this rank so far to the state."""
+        exact_sum(states, _DRAWN).add(np.int64(self._drawn.get(eval_set, 0)))
 
     def refuse(self, states: SetStates, eval_set: str, sharding: Division) -> None:
         """Raise `EvaluationError` if a rank drew random numbers and the batches depend on the number of workers."""
@@ -162,6 +162,12 @@ def require_equal(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], wh
             f"the first batch evaluated {when} gives different numbers: the model draws random numbers that cannot be "
             f"seeded from outside, or keeps something from batch to batch. {advice}"
         )
+
+
+def digest_of(arrays: Iterable[NDArray[Any]]) -> str:
+    """Return a digest of the types, shapes and bits of arrays."""
+    described = [(array.dtype.str, array.shape, hashlib.sha256(_bytes(array)).digest()) for array in arrays]
+    return hashlib.sha256(repr(described).encode()).hexdigest()
 
 
 def _bytes(array: NDArray[Any]) -> bytes:

@@ -389,7 +389,7 @@ class Settings(OutputSettings):
     progress_seconds: values.Seconds = 1.0
     """Interval between two progress reports of a worker process. Default: often enough for a progress bar."""
     keep_batches_seconds: values.Seconds = 30.0
-    """Interval at which a worker process writes the answers of a language model to finished batches, for the next
+    """Interval at which a worker process writes what the finished batches of an eval set of PyTorch gave, for the next
     attempt if this one is interrupted. Default: no more than half a minute is lost, and short sets write nothing."""
 
     @property

@@ -1,6 +1,7 @@
 """Batches that an interrupted attempt finished are not run again: groups of any size find the same bits."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 from evaluation.test_finished_sets import FIRST, Interrupted, Meeting, attempt, found, save, source, task
 
+from sidecar import EvalSet, results
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.finished_batches import NOTE
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.states import GatheredBatches, PerExampleValues, state_of
-from sidecar.metrics import Accuracy
+from sidecar.metrics import AUC, Accuracy, InTurn, Mean
+from sidecar.protocol.example_inputs import INPUTS
 from sidecar.protocol.records import FINISHED_SETS
 
 pytestmark = pytest.mark.torch
@@ -44,10 +47,11 @@ class Answers:
         return MetricResult({"digest": value(float(int.from_bytes(digest[:6])), "none")})
 
 
-def made_of(seen, **changes):
+def made_of(seen, *, draws=False, **changes):
     """The task, whose model puts the rows that it gets into `seen`."""
     given = {"eval_sets": {"test": source(slice(len(FIRST)), "torch")}, "metrics": lambda: [Answers()], "slices": {}}
-    return task("torch", seen, **given | changes)
+    made = task("torch", seen, **given | changes)
+    return replace(made, step=drawing(made.step)) if draws else made
 
 
 def tried(path, root, ranks, end=None, *, plan=1, **changes):
@@ -56,6 +60,7 @@ def tried(path, root, ranks, end=None, *, plan=1, **changes):
 
     class Seen(list):
         def extend(self, rows):
+            rows = list(rows)
             numbers = {int(np.flatnonzero(FIRST[:, 0] == row)[0]) // BATCH for row in rows}
             seen.extend(numbers)
             if end is not None and max(numbers, default=0) >= end:
@@ -202,11 +207,107 @@ def test_files_that_do_not_fit(tmp_path, path, undisturbed, damage, ranks):
     assert found(ends) == undisturbed
 
 
-@pytest.mark.parametrize("change", [{"metrics": lambda: [Accuracy()]}, {"predictions": True}])
-def test_sets_that_are_not_kept(tmp_path, path, change):
-    """Sums would be written for little, and rows that are saved are not in the states."""
-    tried(path, tmp_path, 2, 7, **change)
+def drawing(step):
+    """Let predictions depend on random numbers of torch, as dropout that is left on does."""
+
+    def drawn(model, batch):
+        import torch
+
+        y, scores = step(model, batch)
+        return y, scores * (torch.rand(scores.shape) < 0.9)
+
+    return drawn
+
+
+def left_out():
+    """A loader whose `collate_fn` leaves out the last examples of a batch."""
+    import torch
+
+    data = list(zip(*map(torch.tensor, source(slice(len(FIRST)), "python")()), strict=True))
+    return torch.utils.data.DataLoader(data, BATCH, collate_fn=lambda rows: torch.utils.data.default_collate(rows[:5]))
+
+
+def loss():
+    import torch
+
+    return torch.nn.CrossEntropyLoss()
+
+
+def of_torchmetrics():
+    import torchmetrics
+
+    return [torchmetrics.AUROC("multiclass", num_classes=2), torchmetrics.Accuracy("multiclass", num_classes=2)]
+
+
+SLICES = {"slices": {"sign": lambda x, _: np.where(np.asarray(x)[:, 1] > 0, "plus", "minus")}}
+ADDED = {
+    "rows": lambda: {"predictions": True},
+    "inputs": lambda: {"predictions": True, "show": lambda x, y: f"{x} {y}"},
+    "slices": lambda: (
+        SLICES | {"metrics": lambda: [Accuracy(), Mean(lambda _, each: each.max(axis=1)), AUC(positive=1)]}
+    ),
+    "slices of a loss": lambda: SLICES | {"metrics": None, "loss": loss()},
+    "groups": lambda: {
+        "eval_sets": {"test": EvalSet(source(slice(len(FIRST)), "torch"), groups=np.arange(len(FIRST)) // 3)},
+        "metrics": lambda: [Accuracy()],
+        "loss": loss(),
+    },
+    "draws": lambda: {"draws": True},
+    "torchmetrics": lambda: SLICES | {"metrics": of_torchmetrics, "intervals": True},
+    "examples left out": lambda: {"eval_sets": {"test": left_out}, "metrics": lambda: [Accuracy()]},
+}
+
+
+ALONE = ("draws", "examples left out")  # ranks are threads here, and share the generator that they or a loader use
+GROUPS = [(added, *sizes) for added in ADDED for sizes in ([(1, 1)] if added in ALONE else [(1, 2), (2, 3), (3, 1)])]
+
+
+@pytest.mark.parametrize(("added", "before", "after"), GROUPS)
+@pytest.mark.drawn(8)
+def test_whatever_a_batch_adds_goes_on(tmp_path, path, added, before, after):
+    """Rows, slices and random numbers: all that a result says, and each saved bit, are those without interruptions."""
+    changes = ADDED[added]()
+    alone, _ = tried(path, tmp_path / "alone", 1, **changes)
+    tried(path, tmp_path, before, 5, **changes)
+    tried(path, tmp_path, after, 9, plan=2, **changes)
+    ends, seen = tried(path, tmp_path, before, plan=3, **changes)
+    assert found(ends) == found(alone)
+    assert seen == {0, *range(9, BATCHES)}
+    one, other = (
+        results.read(folder / "evaluations" / "m" / plan)
+        for folder, plan in ((tmp_path / "alone", "plan-1"), (tmp_path, "plan-3"))
+    )
+    assert one.predictions.keys() == other.predictions.keys() == ({"test"} if "predictions" in changes else set())
+    for name, column in one.predictions.get("test", {}).items():
+        assert column.tobytes() == other.predictions["test"][name].tobytes()
+    lines = [sorted(line for worker in each.workers for line in shown_in(worker)) for each in (one, other)]
+    assert lines[0] == lines[1]
+    assert bool(lines[0]) == ("show" in changes)
+
+
+def shown_in(worker):
+    file = worker / "predictions" / "test" / INPUTS
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_rows_that_are_missing(tmp_path, path):
+    """Columns that are gone or torn: the batches whose rows they had are run again."""
+    changes = {"predictions": True}
+    alone, _ = tried(path, tmp_path / "alone", 1, **changes)
+    tried(path, tmp_path, 2, 7, **changes)
+    column = next(kept_in(tmp_path)[1].parent.glob("predictions/test/*.npy"))
+    column.write_bytes(column.read_bytes()[:-1])
+    ends, seen = tried(path, tmp_path, 2, plan=2, **changes)
+    assert seen == set(range(BATCHES))
+    assert found(ends) == found(alone)
+    assert len(results.read(tmp_path / "evaluations" / "m" / "plan-2").predictions["test"]["place"]) == len(FIRST)
+
+
+def test_metrics_in_turn_are_not_kept(tmp_path, path):
+    """Their objects hold what no state holds."""
+    changes = {"metrics": lambda: [InTurn(lambda y, predictions: float((y == predictions.argmax(1)).mean()), name="a")]}
+    tried(path, tmp_path, 2, 7, **changes)
     assert kept_in(tmp_path) == []
-    ends, seen = tried(path, tmp_path, 2, plan=2, **change)
+    ends, seen = tried(path, tmp_path, 2, plan=2, **changes)
     assert seen == set(range(BATCHES))
     assert found(ends)

@@ -60,7 +60,7 @@ def test_a_long_column_keeps_its_header_in_place(tmp_path):
     try:
         column.begin()
         column._write_header(10**15)
-        assert column._file.tell() == 2 * column._start
+        assert column.file.tell() == 2 * column._start
     finally:
         column.close()
 

@@ -307,26 +307,32 @@ def logits(model, tokens):
     return model(tokens)
 
 sets = perplexity("val/a.jsonl", by="domain", tokenizer="base", window=128, logits=logits)
-task = Task(build_model=model("base"), eval_sets=sets)
+task = Task(build_model=model("base"), eval_sets=sets, predictions=True)
 """
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_worker_is_killed_in_the_middle_of_a_perplexity(recipe, processes):
-    """No window of a finished batch is run again, also by workers that are two processes each."""
+    """No window of a finished batch is run again, also by workers that are two processes each. Its rows are saved."""
     folder, run, evaluate = recipe
     (folder / "noting_task.py").write_text(PERPLEXITY)
     rows = [{"text": " a" * (number + 4), "domain": ("web", "code")[number % 2]} for number in range(64)]
     (folder / "val/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     _require_resumed(folder, run, evaluate, "perplexity", f"processes_per_worker = {processes}\n")
+    (resumed,) = folder.glob("ckpts/.sidecar/*/evaluations/*/result.json")
+    one, other = (results.read(each).predictions["perplexity"] for each in (folder / "alone", resumed.parent))
+    assert one["place"].tolist() == list(range(64))
+    assert {name: column.tobytes() for name, column in one.items()} == {
+        name: column.tobytes() for name, column in other.items()
+    }
 
 
 def _require_resumed(folder, run, evaluate, eval_set, settings=""):
     """Kill one of two workers of `noting_task.py`, and compare with one worker, and the calls of the second attempt."""
     shutil.copytree(folder / "base", folder / "ckpts/step-20")
     (folder / "alone.toml").write_text(settings)
-    alone = evaluate("ckpts", "--config", "alone.toml", task="noting_task.py:task")
+    alone = evaluate("ckpts", "--config", "alone.toml", "--save-dir", "alone", task="noting_task.py:task")
     (folder / "calls").unlink()
     settings += 'task = "noting_task.py:task"\nreplicas = 2\nkeep_batches_seconds = 0.01\nhttp = "127.0.0.1:0"\n'
     (folder / "sidecar.toml").write_text(settings + "stop_after_step = 20\n")

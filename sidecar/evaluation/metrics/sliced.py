@@ -8,7 +8,7 @@ batch, such as those of a loss that is known for each example, are added for sev
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,12 @@ class _Slices(KeyedStates):
     def __init__(self, shard: Shard, new: Callable[[], SetStates], table: SliceTable | None = None) -> None:
         super().__init__(shard, new)
         self.table = table
+
+    def merge(self, other: Self) -> None:
+        """Add the states of another one to those made here, which take further examples."""
+        for key, _ in other.items() if self.table is not None else ():
+            self.of(key)
+        super().merge(other)
 
 
 def new_states(metric: Metric, info: EvalSetInfo) -> SetStates:

@@ -432,7 +432,7 @@ class PythonEvaluator:
 
     def _states(self, reader: EvalSetReader) -> SetStates:
         own = self._measurements[reader.name].states(self._sets.info(reader))
-        return own | self._first_batch.dependence.states() | self._draws.states()
+        return own | self._first_batch.dependence.states() | self._draws.states(reader.name)
 
 
 def _require_equal(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], when: str) -> None:

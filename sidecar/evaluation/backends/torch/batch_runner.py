@@ -39,7 +39,7 @@ from sidecar.evaluation.first_batch import FIRST_EXAMPLE, FirstBatch, OfParts, t
 from sidecar.evaluation.measurement import chosen
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.name_patterns import matches
-from sidecar.evaluation.repeatability import RandomDraws, SeededStep, without_seeds
+from sidecar.evaluation.repeatability import RandomDraws, SeededStep, digest_of, without_seeds
 from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
@@ -251,7 +251,7 @@ class BatchRunner:
         """Return new states of one eval set."""
         self._enter(eval_set)
         left_out: SetStates = {LEFT_OUT: ExactSum((), "int64")}
-        return self.step.states(info) | self._draws.states() | self.first_batch.dependence.states() | left_out
+        return self.step.states(info) | self._draws.states(eval_set) | self.first_batch.dependence.states() | left_out
 
     def compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
         """Return the numbers of one eval set, with notes about batches, random numbers and compilation.
@@ -290,22 +290,24 @@ class BatchRunner:
         self.model.eval()
         self._enter(reader.name)
         self.step.begin(is_first=not self.first_batch.is_repeated(reader.name))
-        left_out, finished = 0, finished or FinishedBatches()
-        finished.complete = partial(self.first_batch.dependence.with_found, reader.name)
+        finished = finished or FinishedBatches()
+        finished.complete = partial(self._add_found, reader.name)
+        is_in_turn = bool(self.step.in_turn())
         before = repeatability.versions(self.model)
         first_batch = self.first_batch.of(reader.name, reader.batches, shard.world_size, self.step.contents)
         compare_first: Callable[[], None] | None = None
 
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
-            nonlocal left_out, compare_first
+            nonlocal compare_first
             place = reader.digest(batch) if first is None else number
             run_again = partial(self._run, reader, batch, place, number)
             self.step.keeps = first_batch.divides_next(number)
             output = run_again()
             self.step.keeps = False
-            left_out += batch.left_out if isinstance(batch, LoadedBatch) else 0
-            needs_more = left_out or output.columns or output.in_turn or self._draws.is_drawn(reader.name)
-            finished.see(number, partial(self.step.contents, output.arrays), needs_more=bool(needs_more))
+            if isinstance(batch, LoadedBatch) and not finished.is_compared(number):
+                exact_sum(states, LEFT_OUT).add(np.int64(batch.left_out))
+            given = *output.arrays, *output.columns.values()
+            finished.see(number, partial(digest_of, given), needs_more=is_in_turn)
             examples = reader.examples_in(batch)
             divide = partial(self._find_dependence, reader, batch, output, parts)
             predict = partial(self._predict_part, reader, batch, place)
@@ -348,8 +350,14 @@ class BatchRunner:
             finished=finished,
         )
         self._draws.add_to(evaluated, reader.name)
-        exact_sum(evaluated, LEFT_OUT).add(np.int64(left_out))
         return evaluated
+
+    def _add_found(self, eval_set: str, states: SetStates) -> None:
+        """Add to states what the batches of this rank so far have shown, which is else added at the end."""
+        self._draws.add_to(states, eval_set)
+        self.first_batch.dependence.add_to(states, eval_set)
+        if isinstance(self.step, Step):
+            self.step.add_found(states)
 
     @property
     def _has_states(self) -> bool:

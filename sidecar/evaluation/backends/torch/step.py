@@ -130,6 +130,10 @@ class Step:
         """Update the metrics in turn with one batch. `seed` seeds the generators for metrics that draw."""
         self._torchmetrics.update_in_turn(inputs, seed)
 
+    def add_found(self, states: SetStates) -> None:
+        """Add what batches so far have shown, which no state of a batch says."""
+        self._torchmetrics.add_found(states)
+
     def finish(self, states: SetStates, *, is_first: bool) -> None:
         """Put what the evaluation of all batches of this rank has shown into the states."""
         self._torchmetrics.conclude(states, is_first=is_first)

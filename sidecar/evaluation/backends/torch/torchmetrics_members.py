@@ -92,11 +92,15 @@ class TorchMetrics:
     def conclude(self, states: SetStates, *, is_first: bool) -> None:
         """Put the results of the metrics in turn into the states if this is worker 0, and what was found."""
         results = self._results()
-        results.add_found(states, self._found)
+        self.add_found(states)
         if self.reasons and is_first:
             results.put(states, {name: self._metrics[name].compute(None) for name in self.reasons})
         for output in self._outputs:
             require_fast(within(states, _sample(output)), self._of_sample(output), time.monotonic() - self._began)
+
+    def add_found(self, states: SetStates) -> None:
+        """Add the metrics that have proved, on this rank, to be no sums."""
+        self._results().add_found(states, self._found)
 
     def _of_sample(self, output: Output) -> dict[str, Numbers]:
         """Return the metrics of an output whose numbers may have intervals from a sample of the examples."""
