@@ -303,7 +303,7 @@ def outlook(status: RunStatus) -> str:
         return f"it will be evaluated once a worker node is ready: {', '.join(workers)}"
     if alive:
         return "only the chief's daemon is alive: it will be evaluated once a daemon on a worker node runs"
-    return "no daemon is alive: it will be evaluated once one runs"
+    return "no daemon is alive: the evaluation begins once one runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

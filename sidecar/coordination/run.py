@@ -11,7 +11,7 @@ from typing import Final
 
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import GracePeriod, create_and_read, parse
-from sidecar.errors import StateUnavailableError, StorageLostError
+from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageLostError
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.record_limits import SMALL
 from sidecar.protocol.records import SCHEMA
@@ -20,6 +20,7 @@ from sidecar.system.clock import timestamp
 RUN_PATH: Final = "run.json"
 JOURNAL_FOLDERS: Final = ("plans", "outcomes")
 SEGMENTS: Final = "segments"
+_PUT_BACK: Final = "put it back, or move the state directory away to begin a new run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def open_run(
     if storage.read(RUN_PATH, SMALL.size) != data:
         raise StateUnavailableError(f"{RUN_PATH} is gone again, as if storage had crashed: it is read again")
     with grace.on(RUN_PATH):
-        return parse(Run, RUN_PATH, data).run
+        return _parsed(data).run
 
 
 def find_run(storage: Storage, grace: GracePeriod | None = None) -> Run | None:
@@ -71,7 +72,7 @@ def find_run(storage: Storage, grace: GracePeriod | None = None) -> Run | None:
     if data is None:
         return None
     with (grace or GracePeriod()).on(RUN_PATH):
-        return parse(Run, RUN_PATH, data)
+        return _parsed(data)
 
 
 def read_run(storage: Storage, grace: GracePeriod | None = None) -> str | None:
@@ -93,12 +94,18 @@ def check_run(storage: Storage, run: str, grace: GracePeriod | None = None) -> N
         )
 
 
+def _parsed(data: bytes) -> Run:
+    try:
+        return parse(Run, RUN_PATH, data)
+    except NewerSchemaError:
+        raise
+    except RecordError as error:
+        raise RecordError(f"{error}; {_PUT_BACK}") from error
+
+
 def _reject_orphans(storage: Storage) -> None:
     """Raise if a run is to begin in a folder with records of another run: both would use the same names."""
     for folder in (*JOURNAL_FOLDERS, SEGMENTS):
         # Another daemon may have created the run after the first reading of `run.json`, so it is read again.
         if (names := storage.names(folder)) and storage.read(RUN_PATH, SMALL.size) is None:
-            raise StorageLostError(
-                f"{RUN_PATH} is missing, but {folder}/{names[0]} exists: put {RUN_PATH} back, "
-                "or move the state directory away to begin a new run"
-            )
+            raise StorageLostError(f"{RUN_PATH} is missing, but {folder}/{names[0]} exists: {_PUT_BACK}")

@@ -527,7 +527,7 @@ def test_the_refusal_names_a_command_that_works(tmp_path, clock, type_, folder):
 
 def test_what_happens_next_depends_on_who_is_there(observer, writers, clock, checkpoint):
     """The first live worker proposes it; without one it waits."""
-    assert outlook(RunStatus(run_id="r")) == "no daemon is alive: it will be evaluated once one runs"
+    assert outlook(RunStatus(run_id="r")) == "no daemon is alive: the evaluation begins once one runs"
     writers.beat("chief-0", 1, role="chief")
     writers.beat("node-0", 1, state="starting")
     observer.collect()

@@ -50,11 +50,14 @@ def test_a_state_directory_that_was_replaced_or_wiped_is_lost(storage, run, put)
         check_run(storage, run)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"schema":2,"run":"r","nonce":"n"}'])
-def test_a_run_file_that_cannot_be_understood_is_named(storage, put, content):
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [(b"", "put it back"), (b"{", "put it back"), (b'{"schema":2,"run":"r","nonce":"n"}', "update")],
+)
+def test_a_run_file_that_cannot_be_understood_is_named(storage, put, content, remedy):
     """Torn, or of a newer version: the daemon does not begin a run of its own over it."""
     put("run.json", content)
-    with pytest.raises(RecordError, match=r"^run\.json: "):
+    with pytest.raises(RecordError, match=rf"^run\.json: .*{remedy}"):
         open_run(storage, 0.0)
 
 
