@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sidecar.evaluation.backends.tensorflow.differences import name_of
-from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, layers_of
+from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_for
 from sidecar.evaluation.failures import mismatch
 from sidecar.evaluation.name_patterns import matches, unused
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
-from sidecar.system.plain_text import listed
+from sidecar.system.plain_text import counted, listed
 
 _MOST_PATTERNS: Final = 5  # in the line that a message proposes
 _NOT_RESTORED: Final = re.compile(
@@ -75,8 +75,8 @@ class Exceptions:
         """Raise `EvaluationError` if a value is left out that the task does not name."""
         if refused := self.refused(values):
             raise mismatch(
-                f"{path} holds {_count(refused, 'value')} of the saved model that this model has no variable for: "
-                f"{listed([str(value) for value in refused])}. ",
+                f"{path} holds {counted(len(refused), 'value')} of the saved model that this model has no variable "
+                f"for: {listed([str(value) for value in refused])}. ",
                 remedy=_remedy(refused) + advice,
             )
 
@@ -89,16 +89,18 @@ class Exceptions:
         others = [value.name for value in values if value not in ignored]
         if ignored:
             names = listed([value.name for value in ignored])
-            notes.append(f"{_count(ignored, 'value')} of the checkpoint left out, as Task(ignore=…) says: {names}")
+            notes.append(
+                f"{counted(len(ignored), 'value')} of the checkpoint left out, as Task(ignore=…) says: {names}"
+            )
         if others:
             notes.append(
-                f"{_count(others, 'value')} of the checkpoint left out, as Task(checkpoint=…) names the place: "
+                f"{counted(len(others), 'value')} of the checkpoint left out, as Task(checkpoint=…) names the place: "
                 f"{listed(others)}"
             )
         if kept:
             names = listed([plain_name(variable) for variable in kept])
             notes.append(
-                f"{_count(kept, 'variable')} not in the checkpoint with the value of build_model, as "
+                f"{counted(len(kept), 'variable')} not in the checkpoint with the value of build_model, as "
                 f"Task(from_build_model=…) says: {names}"
             )
         known = [name for value in values for name in (value.name, value.alias)]
@@ -117,10 +119,8 @@ def states_of_metrics(model: Any) -> frozenset[int]:
     A checkpoint of a model that was not measured so lacks it. Layers within a metric, such as a network that describes
     images, are no states.
     """
-    metrics = metrics_of(model)
-    within = [module for metric in metrics for module in metric.submodules if not class_named(module, "Metric")]
-    layers = {id(variable) for module in within for variable in getattr(module, "weights", ())}
-    return frozenset(id(variable) for metric in metrics for variable in metric.weights) - layers
+    states = frozenset(id(variable) for metric in metrics_of(model) for variable in metric.weights)
+    return states - set(map(id, networks_in_metrics(model)))
 
 
 def metrics_of(model: Any) -> list[Any]:
@@ -155,35 +155,6 @@ def takes_no_part(attribute: str) -> bool:
     return _NOT_RESTORED.search(attribute) is not None
 
 
-def require_same_layers(model: Any, pairs: Iterable[tuple[str, str]], path: str) -> None:
-    """Raise `EvaluationError` if layers got the values of one another, by the names that the user gave them.
-
-    Most formats bind values by the order of the layers. If a task makes the same layers in another order, each gets
-    values of the right shape, but of another layer. Names that Keras makes up show nothing.
-
-    `pairs`: the name of each layer in the model, and the name of the layer in the checkpoint whose values it got.
-    """
-    own = {layer.name for layer in layers_of(model) if not _is_made_up(layer)}
-    moved = {name: saved for name, saved in pairs if name != saved and name.rpartition("/")[2] in own}
-    if moved and set(moved) == set(moved.values()):
-        text = listed([f"layer {name!r} of the model is in the place of {saved!r}" for name, saved in moved.items()])
-        raise mismatch(
-            f"{path} holds the layers in another order: {text}. ",
-            remedy=Remedy(
-                "Let build_model make them in the order of training; if only their names differ, write "
-                "Task(restore=lambda model, path: model.load_weights(path))",
-                "Make them in the order of training",
-            ),
-        )
-
-
-def _is_made_up(layer: Any) -> bool:
-    """Return whether Keras made up the name of a layer: its class, and a number from the second one on."""
-    words = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", type(layer).__name__)
-    snake = re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
-    return re.fullmatch(rf"{re.escape(snake)}(_\d+)?", layer.name) is not None
-
-
 def _remedy(values: Sequence[Unused]) -> Remedy:
     """Return the likely reason for these values, as the line that the model lacks, and how to leave them out."""
     advice = advice_for((value.name, value.shape) for value in values)
@@ -207,7 +178,3 @@ def _patterns(names: Sequence[str]) -> list[str]:
 
 def _head(pattern: str) -> str:
     return pattern.rstrip("/").rpartition("/")[0]
-
-
-def _count(values: Sequence[Any], word: str) -> str:
-    return f"{len(values)} {word}{'s' if len(values) != 1 else ''}"

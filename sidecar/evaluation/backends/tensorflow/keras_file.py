@@ -15,14 +15,14 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Restored, require_same_layers
+from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Restored
 from sidecar.evaluation.backends.tensorflow.differences import differences, name_of
 from sidecar.evaluation.backends.tensorflow.file_contents import recorded
 from sidecar.evaluation.backends.tensorflow.keras_assets import DAMAGE_ERRORS, load_assets
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_of
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_file
 from sidecar.evaluation.backends.tensorflow.saved_configuration import compare_configuration
-from sidecar.evaluation.backends.tensorflow.saved_order import require_same_order
+from sidecar.evaluation.backends.tensorflow.saved_order import require_same_layers, require_same_order
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against, advice_for_file
 from sidecar.evaluation.failures import mismatch
 from sidecar.evaluation.hdf5 import MAX_CHARACTERS, read_failure, require_readable, require_self_contained

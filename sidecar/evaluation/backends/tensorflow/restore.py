@@ -28,7 +28,6 @@ from sidecar.evaluation.backends.tensorflow.completeness import (
     layer_of,
     networks_in_metrics,
     plain_name,
-    require_same_layers,
     takes_no_part,
 )
 from sidecar.evaluation.backends.tensorflow.differences import name_of
@@ -38,6 +37,7 @@ from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_
 from sidecar.evaluation.backends.tensorflow.orbax import is_orbax
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_graph, holds_no_model
+from sidecar.evaluation.backends.tensorflow.saved_order import require_same_layers
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against, advice_for
 from sidecar.evaluation.failures import EvaluationError, mismatch
 from sidecar.evaluation.path_alias import readable

@@ -1,19 +1,22 @@
-"""Compare the order of values in an HDF5 file of older Keras with that of the model: freezing layers changes it.
+"""Compare the order of layers, and that of the values within a layer, in a checkpoint with those of the model.
 
-Such a file has the values of each layer by their numbers, those that training changes first. In a frozen model within a
-model all are of the second kind, so values of equal shapes, such as those of `BatchNormalization`, change their places.
+Most formats bind values by these orders, and values of equal shapes fit in any of them. An HDF5 file of older Keras has
+the values of each layer by their numbers, those that training changes first. In a frozen model within a model all are
+of the second kind, so values such as those of `BatchNormalization` change their places.
 """
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import h5py
 
 from sidecar.evaluation.backends.tensorflow.differences import name_of
+from sidecar.evaluation.backends.tensorflow.libraries import layers_of
 from sidecar.evaluation.failures import mismatch
-from sidecar.evaluation.remedy import ON_THE_MODEL
+from sidecar.evaluation.remedy import ON_THE_MODEL, Remedy
+from sidecar.system.plain_text import listed
 
 _NEW: Final = (".keras", ".weights.h5", ".weights.json")
 _NUMBER: Final = re.compile(r"_(\d+)$")  # at the end of the name of a layer
@@ -37,6 +40,28 @@ def require_same_order(model: Any, path: str) -> None:
                     f"model.get_layer({layer.name!r}).trainable = {not is_trained}",
                     remedy=ON_THE_MODEL,
                 )
+
+
+def require_same_layers(model: Any, pairs: Iterable[tuple[str, str]], path: str) -> None:
+    """Raise `EvaluationError` if layers got the values of one another, by the names that the user gave them.
+
+    Most formats bind values by the order of the layers. If a task makes the same layers in another order, each gets
+    values of the right shape, but of another layer. Names that Keras makes up show nothing.
+
+    `pairs`: the name of each layer in the model, and the name of the layer in the checkpoint whose values it got.
+    """
+    own = {layer.name for layer in layers_of(model) if not _is_made_up(layer)}
+    moved = {name: saved for name, saved in pairs if name != saved and name.rpartition("/")[2] in own}
+    if moved and set(moved) == set(moved.values()):
+        text = listed([f"layer {name!r} of the model is in the place of {saved!r}" for name, saved in moved.items()])
+        raise mismatch(
+            f"{path} holds the layers in another order: {text}. ",
+            remedy=Remedy(
+                "Let build_model make them in the order of training; if only their names differ, write "
+                "Task(restore=lambda model, path: model.load_weights(path))",
+                "Make them in the order of training",
+            ),
+        )
 
 
 def _saved(path: str) -> Iterator[list[str]]:
@@ -65,3 +90,10 @@ def _numbered(names: list[str]) -> list[tuple[str, int, str]]:
     found = [(layer, int((number or ["-1"])[0])) for layer, *number in split]
     places = {each: place for place, each in enumerate(sorted(set(found)))}
     return [(layer, places[layer, number], part[-1]) for (layer, number), part in zip(found, parts, strict=True)]
+
+
+def _is_made_up(layer: Any) -> bool:
+    """Return whether Keras made up the name of a layer: its class, and a number from the second one on."""
+    words = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", type(layer).__name__)
+    snake = re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
+    return re.fullmatch(rf"{re.escape(snake)}(_\d+)?", layer.name) is not None
