@@ -53,6 +53,9 @@ _BUILT_TWICE_BYTES: Final = 1 << 30
 
 _Arrays = list[NDArray[Any]]
 
+_Both = Callable[..., tuple[_Arrays, _Arrays, float]]
+"""`BatchRunner._both` of a batch: a function of another model, and of `few`."""
+
 Parts = Callable[[Batch, int, Sequence[slice]], Sequence[tuple[Batch, int]]]
 """A function that returns parts of a batch, which has this number, with their sizes; none if it cannot be divided."""
 
@@ -312,12 +315,13 @@ class BatchRunner:
             divide = partial(self._find_dependence, reader, batch, output, parts)
             predict = partial(self._predict_part, reader, batch, place)
             first_batch.see(output, number, examples, again=run_again, parts=divide, predict=predict)
+            both = partial(self._both, reader, batch, place, number, output)
             if self.settings is not None:
-                self.settings.compare(partial(self._differs, reader, batch, place, number, output))
+                self.settings.compare(partial(_differs, both))
             if compare_first is None:  # the model was tried on this batch, and may keep the same of it
-                compare_first = partial(self._compare_with_fresh, reader, batch, place, number, output)
+                compare_first = partial(self._compare_with_fresh, both)
             else:
-                self._compare_with_fresh(reader, batch, place, number, output)
+                self._compare_with_fresh(both)
             return output
 
         seeds = count()
@@ -387,42 +391,28 @@ class BatchRunner:
         divide = None if self._draws.is_drawn(reader.name) else partial(parts, batch, number)
         return self.step.dependence(output, reader.examples_in(batch), divide, number)
 
-    def _compare_with_fresh(
-        self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int, output: BatchOutput
-    ) -> None:
+    def _compare_with_fresh(self, both: _Both) -> None:
         """Raise `EvaluationError` if outputs depend on what the model computed from earlier weights, or drew before.
 
         One example is enough for the latter.
         """
         if self._fresh is None:
             return
-        one, fresh, tolerance = self._both(self._fresh, reader, batch, place, number, output, few=not self._suspects)
+        one, fresh, tolerance = both(self._fresh, few=not self._suspects)
         if self._suspects and self._device.type == "cpu":
             repeatability.require_independent(one, fresh, self._suspects)
         elif rows_differ(one, [fresh], tolerance):
             raise repeatability.drawn_when_built(self.model, self._fresh)
         self._suspects, self._may_hold_draws, self._fresh = (), False, None
 
-    def _differs(
-        self,
-        reader: EvalSetReader,
-        batch: Batch,
-        place: int | bytes,
-        number: int,
-        output: BatchOutput,
-        other: nn.Module,
-    ) -> bool:
-        one, two, tolerance = self._both(other, reader, batch, place, number, output, few=False)
-        return rows_differ(one, [two], tolerance)
-
     def _both(
         self,
-        other: nn.Module,
         reader: EvalSetReader,
         batch: Batch,
         place: int | bytes,
         number: int,
         output: BatchOutput,
+        other: nn.Module,
         *,
         few: bool,
     ) -> tuple[_Arrays, _Arrays, float]:
@@ -455,6 +445,12 @@ class BatchRunner:
     def _require_equal(self, one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], when: str) -> None:
         if self._device.type == "cpu":  # kernels of a GPU may add in any order
             repeatability.require_equal(list(one), list(other), when)
+
+
+def _differs(both: _Both, other: nn.Module) -> bool:
+    """Return whether another model computes something else for a batch, given `BatchRunner._both` of that batch."""
+    one, two, tolerance = both(other, few=False)
+    return rows_differ(one, [two], tolerance)
 
 
 def _steps_for(task: Task, model: nn.Module, device: torch.device) -> dict[str, Step | LightningStep]:
