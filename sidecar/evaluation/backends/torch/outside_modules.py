@@ -75,7 +75,7 @@ class Watch(TorchFunctionMode):
         used = [value for value, runs in self._used.values() if len(runs) > 1]  # others were made by the step
         if outside := [value for value in used if value.requires_grad and id(value) not in own]:
             raise _learned_outside(task, outside)
-        if self._arrays:
+        if any(of_array() is not None for of_array, _ in self._arrays):
             gc.collect()  # what else is alive was kept
         arrays = [(array, run) for of_array, run in self._arrays if (array := of_array()) is not None]
         once = [] if any(run > 1 for _, run in arrays) else [array for array, _ in arrays]  # others replace or gather
