@@ -119,15 +119,25 @@ class SliceTable:
 
     def of(self, places: NDArray[np.intp]) -> Iterator[tuple[str, NDArray[np.intp]]]:
         """Yield the name of each slice that has some of the examples with these numbers, with their rows, from 0."""
+        for names, numbers in self.divided(places):
+            order = np.argsort(numbers, kind="stable")
+            starts = np.searchsorted(numbers[order], np.arange(len(names)))
+            yield from zip(names, np.split(order, starts)[1:], strict=True)
+
+    def divided(self, places: NDArray[np.intp]) -> Iterator[tuple[list[str], NDArray[np.intp]]]:
+        """Yield, for each definition, the names of its slices that have some of the examples with these numbers.
+
+        With them come the numbers, from 0, of each example's slice among these (n,); -1: it is in none.
+        """
         codes = {name: codes[places] for name, codes in self._codes.items()}
         for name, of_examples in codes.items():
-            yield from _rows(of_examples, self._names[name].__getitem__)
+            yield _numbered(of_examples, self._names[name].__getitem__)
         for one, other in self._crossed.values():
             size = len(self._names[other])
             pairs = np.where(
                 (codes[one] >= 0) & (codes[other] >= 0), codes[one].astype(np.int64) * size + codes[other], _NONE
             )
-            yield from _rows(pairs, partial(_crossed_name, self._names[one], self._names[other]))
+            yield _numbered(pairs, partial(_crossed_name, self._names[one], self._names[other]))
 
     def _where(self, name: str) -> str:
         return f"Task(slices={{{name!r}: …}}) of {self._eval_set!r}"
@@ -192,12 +202,11 @@ def _column(x: Any, y: Any, name: str, where: str, remedy: str) -> Any:
     raise TaskError(f"{where}: batches have no column {name!r}, but {', '.join(columns) or 'none by name'}: {remedy}")
 
 
-def _rows(codes: NDArray[Any], name_of: Callable[[int], str]) -> Iterator[tuple[str, NDArray[np.intp]]]:
-    order = np.argsort(codes, kind="stable")
-    found, starts = np.unique(codes[order], return_index=True)
-    for code, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
-        if code >= 0:
-            yield name_of(code), rows
+def _numbered(codes: NDArray[Any], name_of: Callable[[int], str]) -> tuple[list[str], NDArray[np.intp]]:
+    """Return the names of the codes that are not below 0, and the place among them of each code; -1 for the others."""
+    found, numbers = np.unique(codes, return_inverse=True)
+    left_out = int(np.searchsorted(found, 0))
+    return list(map(name_of, found[left_out:].tolist())), np.maximum(numbers.reshape(-1) - left_out, -1)
 
 
 def _crossed_name(names: Sequence[str], others: Sequence[str], code: int) -> str:

@@ -50,8 +50,8 @@ class _Proportion:
         pairs: Positions,
     ) -> None:
         """Add the positions (m,) of a batch, which are right, wrong or unknown."""
-        self._tally.add(states, np.where(unknown, -1, right.astype(np.int64)), pairs.weights)
-        add_alone(states, len(right), one_per_example=pairs.one_per_example)
+        self._tally.add(states, np.where(unknown, -1, right.astype(np.int64)), pairs.weights, pairs.examples)
+        add_alone(states, len(right), pairs.examples, one_per_example=pairs.one_per_example)
         add_clusters(states, batch, right.astype(np.float64), pairs.weights, pairs.examples)
 
     def _interval_of(self, states: SetStates, wrong: float, right: float) -> Interval:

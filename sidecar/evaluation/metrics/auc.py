@@ -274,8 +274,9 @@ class BinnedAUC:
             )
         unknown = has_nan(scores)
         bins = np.minimum(np.where(unknown, 0, scores) * self._bins, self._bins - 1).astype(np.int64)
-        self._tally.add(states, np.where(unknown, -1, pairs.actual * self._bins + bins), pairs.weights)
-        add_alone(states, len(bins), one_per_example=pairs.one_per_example)
+        cells = np.where(unknown, -1, pairs.actual * self._bins + bins)
+        self._tally.add(states, cells, pairs.weights, pairs.examples)
+        add_alone(states, len(bins), pairs.examples, one_per_example=pairs.one_per_example)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return `roc_binned_auc` and `pr_binned_auc`."""

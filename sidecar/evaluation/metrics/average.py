@@ -55,23 +55,26 @@ class Average:
         one_per_example: bool = True,
         is_proportion: bool = False,
         places: NDArray[np.intp] | None = None,
+        rows: NDArray[np.intp] | None = None,
     ) -> None:
         """Add values (m,) with weights (m,) above 0; with None, all values have the weight 1.
 
         `one_per_example` says that each value is the only one of its example, and `is_proportion` that no value can be
         below 0 or above 1, as of "right or wrong". The zeros of a loss do not say that. `places` has the number of each
-        value's example in the whole set (m,); without it, values that are not independent have no interval.
+        value's example in the whole set (m,); without it, values that are not independent have no interval. `rows` has
+        its number in the batch (m,), for states by slice; None: each row has one value.
         """
-        self._add(states, values, weights, one_per_example=one_per_example, is_proportion=is_proportion)
+        self._add(states, values, weights, rows, one_per_example=one_per_example, is_proportion=is_proportion)
         given = np.ones(values.size, np.float32) if weights is None else weights
         is_plain = weights is None and one_per_example
-        add_places(states, places, values.astype(np.float64).reshape(-1), given, is_plain=is_plain)
+        add_places(states, places, values.astype(np.float64).reshape(-1), given, rows, is_plain=is_plain)
 
     def _add(
         self,
         states: SetStates,
         values: NDArray[Any],
         weights: NDArray[np.float32] | None,
+        rows: NDArray[np.intp] | None,
         *,
         one_per_example: bool,
         is_proportion: bool,
@@ -80,16 +83,15 @@ class Average:
         with np.errstate(all="ignore"):  # the sums count NaN, infinities and overflows
             weighted, squares = values if weights is None else wide * weights, np.square(wide)
             cubes = squares * wide
-        count = wide.size if weights is None else np.count_nonzero(weights == 1)
-        exact_sum(states, "count").add(np.int64(count))
-        binary = np.count_nonzero((wide == 0) | (wide == 1)) if is_proportion else 0
-        exact_sum(states, "binary").add(np.int64(binary))
-        exact_sum(states, "total").add_each(weighted)
-        exact_sum(states, "squares").add_each(squares)
-        exact_sum(states, "cubes").add_each(cubes)
+        is_one = np.ones(wide.shape, np.bool_) if weights is None else weights == 1
+        exact_sum(states, "count").add_each(is_one, rows)
+        if is_proportion:
+            exact_sum(states, "binary").add_each((wide == 0) | (wide == 1), rows)
+        for name, each in (("total", weighted), ("squares", squares), ("cubes", cubes)):
+            exact_sum(states, name).add_each(each, rows)
         if weights is not None:
-            exact_sum(states, "weight").add_each(weights[weights != 1])
-        add_alone(states, len(wide), one_per_example=one_per_example)
+            exact_sum(states, "weight").add_each(np.where(is_one, np.float32(0), weights), rows)
+        add_alone(states, len(wide), rows, one_per_example=one_per_example)
 
     def add_batch(
         self,
@@ -101,8 +103,8 @@ class Average:
         is_proportion: bool = False,
     ) -> None:
         """Add the values (m,) of the positions of a batch that count, with their groups. See `add`."""
-        alone = positions.one_per_example
-        self._add(states, values, positions.weights, one_per_example=alone, is_proportion=is_proportion)
+        alone, rows = positions.one_per_example, positions.examples
+        self._add(states, values, positions.weights, rows, one_per_example=alone, is_proportion=is_proportion)
         add_clusters(states, batch, values.astype(np.float64), positions.weights, positions.examples)
 
     def count(self, states: SetStates) -> int:

@@ -72,8 +72,9 @@ class Calibration:
         self._average.add_batch(within(states, _BRIER), batch, errors, pairs)
         unknown = np.isnan(confidences)
         bins = np.clip(np.where(unknown, 0, confidences) * self._bins, 0, self._bins - 1).astype(np.int64)
-        self._tally.add(states, np.where(unknown, -1, right * self._bins + bins), pairs.weights)
-        exact_sum(states, _CONFIDENCES).add_at(bins, np.where(unknown, 0, confidences * pairs.weights))
+        self._tally.add(states, np.where(unknown, -1, right * self._bins + bins), pairs.weights, pairs.examples)
+        weighted = np.where(unknown, 0, confidences * pairs.weights)
+        exact_sum(states, _CONFIDENCES).add_at(bins, weighted, pairs.examples)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers; NaN for a total weight of 0, and if a prediction was NaN."""

@@ -35,7 +35,7 @@ def add_clusters(
     """
     is_plain = batch.weights is None and examples is not None and np.array_equal(examples, np.arange(len(values)))
     places = None if examples is None else batch.places_of(examples)
-    add_places(states, places, values, weights, is_plain=is_plain)
+    add_places(states, places, values, weights, examples, is_plain=is_plain)
 
 
 def add_places(
@@ -43,21 +43,23 @@ def add_places(
     places: NDArray[np.intp] | None,
     values: NDArray[np.float64],
     weights: NDArray[np.float32],
+    rows: NDArray[np.intp] | None = None,
     *,
     is_plain: bool,
 ) -> None:
     """Add values (m,) with weights (m,) above 0. `places`: the number of each one's example in the whole set (m,).
 
-    None: it is unknown. `is_plain`: whether each value is that of another example, with the weight 1.
+    None: it is unknown. `rows`: its number in the batch (m,), for states by slice. `is_plain`: whether each value is
+    that of another example, with the weight 1.
     """
     if _SUMS not in states or (is_plain and groups_of(states) is None):
         return
     if places is None:
-        exact_sum(states, _UNKNOWN).add(np.int64(len(values)))
+        exact_sum(states, _UNKNOWN).add_each(np.ones(len(values), np.bool_), rows)
         return
     sums = state_of(states, _SUMS, GroupSums)
     with np.errstate(all="ignore"):  # the sums count NaN, infinities and overflows
-        sums.add_values(places, values * weights, weights)
+        sums.add_values(places, values * weights, weights, rows)
 
 
 def groups_of(states: SetStates) -> NDArray[np.int64] | None:
@@ -79,10 +81,10 @@ def alone_states(info: EvalSetInfo | None = None) -> SetStates:
     return {} if info is not None and info.groups is not None else {_SEVERAL: ExactSum((), "int64")}
 
 
-def add_alone(states: SetStates, count: int, *, one_per_example: bool) -> None:
-    """Note whether each of `count` values is the only one of its example."""
-    if _SEVERAL in states:
-        exact_sum(states, _SEVERAL).add(np.int64(0 if one_per_example else count))
+def add_alone(states: SetStates, count: int, rows: NDArray[np.intp] | None = None, *, one_per_example: bool) -> None:
+    """Note whether each of `count` values is the only one of its example. `rows`: see `add_places`."""
+    if _SEVERAL in states and not one_per_example:
+        exact_sum(states, _SEVERAL).add_each(np.ones(count, np.bool_), rows)
 
 
 def are_alone(states: SetStates) -> bool:

@@ -82,8 +82,9 @@ class ConfusionMatrix:
                 f"for {len(self._classes)}: write ConfusionMatrix({decided.classes})"
             )
         cells = np.where(decided.predicted < 0, -1, decided.actual * decided.classes + decided.predicted)
-        self._tally.add(states, cells, decided.pairs.weights)
-        add_alone(states, len(cells), one_per_example=decided.pairs.one_per_example)
+        pairs = decided.pairs
+        self._tally.add(states, cells, pairs.weights, pairs.examples)
+        add_alone(states, len(cells), pairs.examples, one_per_example=pairs.one_per_example)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return `precision`, `recall` and `f1` of each class, and their `_macro`, `_micro` and `_weighted` means."""

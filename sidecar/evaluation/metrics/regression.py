@@ -78,7 +78,7 @@ _SPLITTER: Final = 2.0**27 + 1.0  # halves the 53 bits of a float64
 _SUMS: Final = ("weight", "labels", "squares", "residuals")
 _RESIDUALS: Final = "residuals by group"
 _LABELS: Final = "labels by group"
-_COLUMNS: Final = "columns"  # number of batches whose labels have several
+_COLUMNS: Final = "columns"  # number of values of labels that have several
 _OF_COLUMNS: Final = 2  # dimensions
 _UNKNOWN: Final = "ungrouped"
 _UNCERTAIN: Final = 1e-10  # a larger share of Σwy² around the mean of the labels is known to 6 digits
@@ -115,26 +115,28 @@ class R2:
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if the shapes differ."""
         pairs = values(self.name, batch)
-        exact_sum(states, _COLUMNS).add(np.int64(batch.y.ndim == _OF_COLUMNS and batch.y.shape[1] > 1))
+        rows = pairs.examples
+        if batch.y.ndim == _OF_COLUMNS and batch.y.shape[1] > 1:
+            exact_sum(states, _COLUMNS).add_each(np.ones(len(pairs.weights), np.bool_), rows)
         (high, low), weights = parts(pairs.actual), pairs.weights.astype(np.float64)
-        exact_sum(states, "weight").add_each(weights)
+        exact_sum(states, "weight").add_each(weights, rows)
         with np.errstate(all="ignore"):  # NaN, infinities and overflows show in the result
             weighted = [*_product(high, weights), *(_product(low, weights) if low.any() else ())]
             terms = [*_product(high, high), *((*_product(2 * high, low), *_product(low, low)) if low.any() else ())]
             squares = [part for term in terms for part in _product(term, weights)]
             residuals = np.square(difference(pairs.predicted, pairs.actual)) * weights
         for part in weighted:
-            exact_sum(states, "labels").add_each(part)
+            exact_sum(states, "labels").add_each(part, rows)
         for part in squares:
-            exact_sum(states, "squares").add_each(part)
-        exact_sum(states, "residuals").add_each(residuals)
-        places = None if pairs.examples is None else batch.places_of(pairs.examples)
+            exact_sum(states, "squares").add_each(part, rows)
+        exact_sum(states, "residuals").add_each(residuals, rows)
+        places = None if rows is None else batch.places_of(rows)
         if places is None:
-            exact_sum(states, _UNKNOWN).add(np.int64(len(weights)))
+            exact_sum(states, _UNKNOWN).add_each(np.ones(len(weights), np.bool_), rows)
             return
         with np.errstate(all="ignore"):
-            state_of(states, _RESIDUALS, GroupSums).add_values(places, residuals, weights)
-            state_of(states, _LABELS, GroupSums).add_values(places, np.square(high) * weights, high * weights)
+            state_of(states, _RESIDUALS, GroupSums).add_values(places, residuals, weights, rows)
+            state_of(states, _LABELS, GroupSums).add_values(places, np.square(high) * weights, high * weights, rows)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return R²; NaN if the weight is 0, labels are equal or above 1e154, or a label or prediction is NaN."""

@@ -1,13 +1,15 @@
 """Measure a metric over each slice of an eval set, in the same pass as over the whole set. Imports numpy only.
 
-A metric gets the examples of a batch that belong to a slice as a batch of its own, with states of its own. These parts
-depend on the data alone, so the numbers have the same bits for any number of ranks. Values that do not depend on their
-batch, such as those of a loss that is known for each example, are added for several batches at once.
+A metric whose number follows from a value of each example gets all examples once for each definition of slices, and
+adds each value to the sums of its slice. Any other metric gets the examples of a batch that belong to a slice as a
+batch of its own, with states of its own. These parts depend on the data alone, so the numbers have the same bits for
+any number of ranks. Values that do not depend on their batch are added for several batches at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any, Final, Self
 
 import numpy as np
@@ -18,8 +20,12 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.data.slice_table import SliceTable
 from sidecar.evaluation.failures import CannotBeMergedError
 from sidecar.evaluation.metrics.accuracy import Accuracy, TopK
+from sidecar.evaluation.metrics.auc import BinnedAUC
+from sidecar.evaluation.metrics.calibration import Calibration
 from sidecar.evaluation.metrics.confusion_matrix import ConfusionMatrix
 from sidecar.evaluation.metrics.foreign import InTurn
+from sidecar.evaluation.metrics.log_loss import LogLoss, Perplexity
+from sidecar.evaluation.metrics.mean import Mean
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
 from sidecar.evaluation.metrics.random_groups import FEWEST_EXAMPLES, RandomGroups, new_reasons
 from sidecar.evaluation.metrics.regression import MAE, MSE, R2, RMSE
@@ -41,8 +47,14 @@ LEAST_EXAMPLES: Final = 20
 
 _MOST_GROUPS: Final = 64  # of a slice: the groups of the whole set would take a thousand times 400 kB
 _COUNT: Final = "count"
-_BY_EXAMPLE: Final = (Accuracy, TopK, ConfusionMatrix, MSE, MAE, RMSE, R2)
+_IN_ANY_BATCH: Final = (Accuracy, TopK, ConfusionMatrix, MSE, MAE, RMSE, R2)
 """Metrics whose values of an example have the same bits in any batch: they compare, subtract and multiply."""
+
+_BY_EXAMPLE: Final = (*_IN_ANY_BATCH, LogLoss, Perplexity, Mean, Calibration, BinnedAUC)
+"""Metrics that add a value of each example, or of each of its positions."""
+
+_BYTES: Final = 16 << 20  # that the sums of slices may take while values are added to them; more slices take turns
+_WORD: Final = 8
 
 _OPPOSITE: Final[Mapping[str, Callable[..., Any]]] = {"max": min, "min": max}
 
@@ -91,11 +103,24 @@ def add(metric: Metric, states: SetStates, batches: Sequence[EvalBatch]) -> None
             _add_groups(metric, by_group, exact_sum(states, _WHY), batch)
     if BY_SLICE not in states:
         return
-    for batch in _joined(batches) if isinstance(metric, _BY_EXAMPLE) else batches:
-        rows = {len(part) for part in (batch.y, batch.predictions)}
-        places = batch.places_of(np.arange(max(rows) if batch.examples is None else batch.examples))
-        for of_slice, chosen in slices_of(metric.name, states, places, rows):
-            metric.add(of_slice, batch.part(chosen))
+    joined = _joined(batches) if type(metric) in _IN_ANY_BATCH else batches
+    places = [_places(metric.name, batch) for batch in joined]
+    if type(metric) not in _BY_EXAMPLE:
+        for batch, own in zip(joined, places, strict=True):
+            for of_slice, chosen in slices_of(states, own):
+                metric.add(of_slice, batch.part(chosen))
+        return
+    for of_slices, number, chosen in parts_of(states, *places):
+        metric.add(of_slices, joined[number].part(chosen))
+
+
+def _places(measured: str, batch: EvalBatch) -> NDArray[np.intp]:
+    """Return the numbers of the examples of a batch in the whole set. Raises `TaskError` if rows are not examples."""
+    rows = {len(part) for part in (batch.y, batch.predictions)}
+    places = batch.places_of(np.arange(max(rows) if batch.examples is None else batch.examples))
+    assert places is not None, "a set whose examples have no numbers has no slices"
+    require_rows(measured, len(places), rows)
+    return places
 
 
 def _joined(batches: Sequence[EvalBatch]) -> Sequence[EvalBatch]:
@@ -121,26 +146,53 @@ def joined_places(firsts: Sequence[int | None], examples: Sequence[int]) -> NDAr
     )
 
 
-def slices_of(
-    measured: str, states: SetStates, places: NDArray[np.intp] | None, rows: AbstractSet[int]
-) -> Iterator[tuple[SetStates, NDArray[np.intp]]]:
+def slices_of(states: SetStates, places: NDArray[np.intp]) -> Iterator[tuple[SetStates, NDArray[np.intp]]]:
     """Yield the states of each slice that has some of these examples, with their numbers among them.
 
-    Nothing is yielded for states without slices. Raises `TaskError` if rows are not examples.
-
-    Args:
-        measured: Name of the metric or loss, for messages.
-        states: Its states for the whole set.
-        places: The numbers of the examples in the whole set.
-        rows: The numbers of rows that there are of labels, predictions or values.
+    Nothing is yielded for states without slices. `places`: the numbers of the examples in the whole set.
     """
     by_slice = states.get(BY_SLICE)
     if not isinstance(by_slice, _Slices) or by_slice.table is None:
         return
-    assert places is not None, "a set whose examples have no numbers has no slices"
-    require_rows(measured, len(places), rows)
     for key, chosen in by_slice.table.of(places):
         yield by_slice.of(key), chosen
+
+
+def parts_of(states: SetStates, *places: NDArray[np.intp]) -> Iterator[tuple[SetStates, int, NDArray[np.intp]]]:
+    """Yield sums for slices as `divided` does, the number of a batch, and the rows of it that are in one of them.
+
+    The values of these rows have to be added to the sums, which add each to those of the slice of its row. `places`:
+    for each batch, the numbers of its examples in the whole set.
+    """
+    ends = list(accumulate(map(len, places), initial=0))
+    for sums, numbers in divided(states, np.concatenate(places)):
+        for batch, (begin, end) in enumerate(pairwise(ends)):
+            rows = np.flatnonzero(numbers[begin:end] >= 0)
+            for state in sums.values():
+                state.part_of_row = numbers[begin:end][rows]
+            if len(rows):
+                shared: SetStates = dict(sums)
+                yield shared, batch, rows
+
+
+def divided(states: SetStates, places: NDArray[np.intp]) -> Iterator[tuple[dict[str, ExactSum], NDArray[np.intp]]]:
+    """Yield, for each definition of slices, sums by slice and the number of each example's slice; -1: it is in none.
+
+    After it, what was added to the sums is added to the states of the slices. All states of the metric are exact sums.
+    Nothing is yielded for states without slices. `places`: the numbers of the examples in the whole set.
+    """
+    by_slice = states.get(BY_SLICE)
+    if not isinstance(by_slice, _Slices) or by_slice.table is None:
+        return
+    made = by_slice.new()
+    new = {name: exact_sum(made, name) for name in made}
+    most = max(1, _BYTES // (_WORD * sum(state.width * state.rows for state in new.values())))
+    for names, numbers in by_slice.table.divided(places):
+        for first in range(0, len(names), most):
+            some, own = names[first : first + most], numbers - first
+            sums = {name: state.by_part(len(some)) for name, state in new.items()}
+            yield sums, np.where((own >= 0) & (own < len(some)), own, -1)
+            by_slice.merge_parts(some, sums)
 
 
 def require_rows(measured: str, examples: int, rows: AbstractSet[int]) -> None:

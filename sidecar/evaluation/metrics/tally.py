@@ -26,13 +26,24 @@ class Tally:
             "outside": ExactSum((), "int64"),
         }
 
-    def add(self, states: SetStates, cells: NDArray[np.int64], weights: NDArray[np.float32]) -> None:
-        """Add weights (m,) above 0 to cells (m,), numbered in C order; a number below 0 means no cell."""
-        inside = cells >= 0
-        exact_sum(states, "outside").add(np.int64(np.count_nonzero(~inside)))
-        ones, others = inside & (weights == 1), inside & (weights != 1)
-        exact_sum(states, "counts").add_at(cells[ones], np.ones(np.count_nonzero(ones), np.int64))
-        exact_sum(states, "weights").add_at(cells[others], weights[others])
+    def add(
+        self,
+        states: SetStates,
+        cells: NDArray[np.int64],
+        weights: NDArray[np.float32],
+        rows: NDArray[np.intp] | None = None,
+    ) -> None:
+        """Add weights (m,) above 0 to cells (m,), numbered in C order; a number below 0 means no cell.
+
+        `rows`: the number of each one's example in the batch (m,), for states by slice.
+        """
+        inside, is_one = cells >= 0, weights == 1
+        known = np.where(inside, cells, 0)
+        exact_sum(states, "outside").add_each(~inside, rows)
+        exact_sum(states, "counts").add_at(known, inside & is_one, rows)
+        if not is_one.all():
+            others = np.where(inside & ~is_one, weights, np.float32(0))
+            exact_sum(states, "weights").add_at(known, others, rows)
 
     def is_counted(self, states: SetStates) -> bool:
         """Return whether all weights were 1."""

@@ -11,6 +11,8 @@ necessary. One digit has the weight 2^0 and holds all counts. The other digits e
 """
 
 import math
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -81,6 +83,8 @@ class ExactSum:
         self._digits: NDArray[np.int64] = np.zeros((1, self._size), np.int64)  # (digits, size), or only the units
         self._flags: NDArray[np.int64] = np.zeros(self._size, np.int64)
         self._reach = 0  # no digit is larger than this
+        self.part_of_row: NDArray[np.intp] | None = None
+        """The number of the part of each row (n,) that is added next, for sums that `by_part` made."""
 
     @property
     def is_integral(self) -> bool:
@@ -115,18 +119,29 @@ class ExactSum:
             raise ValueError(f"deltas of shape {values.shape[1:]} were added to a state of shape {self.shape}")
         self._add_rows(values.reshape(len(values), self._size))
 
-    def add_each(self, values: ArrayLike) -> None:
-        """Add every element of an array of any shape to this sum of shape (). Raises as `add` does."""
+    def add_each(self, values: ArrayLike, rows: NDArray[np.intp] | None = None) -> None:
+        """Add every element of an array of any shape to this sum of shape (). Raises as `add` does.
+
+        `rows`: for sums by part, the row that each element belongs to (m,); None: there is one for each row.
+        """
+        if self.part_of_row is not None:
+            array = self._accept(values).reshape(-1)
+            self.add_at(np.zeros(len(array), np.int64), array, rows)
+            return
         if self.shape != ():
             raise ValueError(f"add_each needs a state of shape (), this one has {self.shape}: use add")
         self._add_rows(self._accept(values).reshape(-1, 1))
 
-    def add_at(self, elements: NDArray[np.int64], values: ArrayLike) -> None:
+    def add_at(self, elements: NDArray[np.int64], values: ArrayLike, rows: NDArray[np.intp] | None = None) -> None:
         """Add values (m,) to the elements with these numbers (m,), in C order. A number may occur several times.
 
-        The cost depends on the number of values, not on the size of the array. Raises as `add` does.
+        The cost depends on the number of values, not on the size of the array. Raises as `add` does. `rows`: see
+        `add_each`.
         """
         array = self._accept(values)
+        if self.part_of_row is not None:
+            parts = self.part_of_row if rows is None else self.part_of_row[rows]
+            elements = elements + parts * math.prod(self.shape[1:])
         for first in range(0, len(array), _BLOCK):
             block, at = array[first : first + _BLOCK], elements[first : first + _BLOCK]
             self._reserve(self._growth(block) * len(block))
@@ -146,6 +161,37 @@ class ExactSum:
         else:
             self._units()[:] += other._units()
         self._flags |= other._flags
+
+    def by_part(self, count: int) -> Self:
+        """Return new sums like this one for each of so many parts of the data: of the shape (count, …).
+
+        Set `part_of_row`: then `add_each` and `add_at` add each value to the sums of the part of its row.
+        """
+        return self._of_shape((count, *self.shape), 0, np.zeros((1, count * self._size), np.int64))
+
+    def items(self) -> Iterator[Self]:
+        """Yield the sums of each part, which `by_part` keeps in one array."""
+        self._carry()
+        size, units = math.prod(self.shape[1:]), self._layout.fraction_digits
+        for first in range(0, self._size, size) if size else ():
+            digits = self._digits[:, first : first + size].copy()
+            if len(digits) > 1 and not (digits[:units].any() or digits[units + 1 :].any()):
+                digits = digits[units : units + 1]
+            yield self._of_shape(self.shape[1:], self._reach, digits, self._flags[first : first + size].copy())
+
+    def _of_shape(
+        self,
+        shape: tuple[int, ...],
+        reach: int,
+        digits: NDArray[np.int64],
+        flags: NDArray[np.int64] | None = None,
+    ) -> Self:
+        """Return sums of this kind with these digits and flags, and of no parts."""
+        made = copy(self)
+        made.shape, made.part_of_row = shape, None
+        made._size, made._digits, made._reach = math.prod(shape), digits, reach  # noqa: SLF001 - of this class
+        made._flags = np.zeros(math.prod(shape), np.int64) if flags is None else flags  # noqa: SLF001 - of this class
+        return made
 
     def used(self) -> NDArray[np.bool_]:
         """Return a bool for each row: whether it is not zero. Sums of whole numbers use only one row."""

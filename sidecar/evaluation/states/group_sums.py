@@ -31,10 +31,17 @@ class GroupSums(ExactSum):
         super().__init__((_PARTS, min(count, MOST_GROUPS)), "float64")
 
     def add_values(
-        self, places: NDArray[np.intp], values: NDArray[np.float64], weights: NDArray[np.floating[Any]]
+        self,
+        places: NDArray[np.intp],
+        values: NDArray[np.float64],
+        weights: NDArray[np.floating[Any]],
+        rows: NDArray[np.intp] | None = None,
     ) -> None:
-        """Add values (m,), which are weighted already, and their weights (m,). `places`: numbers of their examples."""
-        columns = self.shape[1]
+        """Add values (m,), which are weighted already, and their weights (m,). `places`: numbers of their examples.
+
+        `rows`: see `add_each`.
+        """
+        columns = self.shape[-1]
         numbers = (places if self.groups is None else self.groups[places]).astype(np.int64) % columns
-        both = np.concatenate([np.asarray(values, np.float64), weights.astype(np.float64)])
-        self.add_at(np.concatenate([numbers, numbers + columns]), both)
+        self.add_at(numbers, np.asarray(values, np.float64), rows)
+        self.add_at(numbers + columns, weights.astype(np.float64), rows)

@@ -1,7 +1,7 @@
 """Keep states by a key that only the data tell, such as the states of a metric by country. Imports numpy only."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from sidecar.errors import RecordError, TaskError
@@ -39,6 +39,10 @@ class KeyedStates(GatheredText[SetStates]):
             self._put(key, self._new())
         return self._kept[key]
 
+    def new(self) -> SetStates:
+        """Return the new states of any key."""
+        return self._new()
+
     def items(self) -> list[tuple[str, SetStates]]:
         """Return the states of each key, in the order of the keys."""
         return sorted(self._kept.items())
@@ -46,14 +50,22 @@ class KeyedStates(GatheredText[SetStates]):
     def merge(self, other: Self) -> None:
         """Add the states of another one, which are used here from now on. Raises `ValueError` if kinds differ."""
         for key, theirs in other._kept.items():
-            if key not in self._kept:
-                self._put(key, theirs)
-                continue
-            mine: Mapping[str, Any] = self._kept[key]
-            if mine.keys() != theirs.keys():
-                raise ValueError(f"states {', '.join(theirs)} cannot be merged into {', '.join(mine)}")
-            for name, state in theirs.items():
-                mine[name].merge(state)
+            self._merge(key, theirs)
+
+    def merge_parts(self, keys: Sequence[str], sums: Mapping[str, ExactSum]) -> None:
+        """Add sums by part of the data, by name: each part to the states of its key."""
+        for key, *parts in zip(keys, *(state.items() for state in sums.values()), strict=True):
+            self._merge(key, dict(zip(sums, parts, strict=True)))
+
+    def _merge(self, key: str, theirs: SetStates) -> None:
+        if key not in self._kept:
+            self._put(key, theirs)
+            return
+        mine: Mapping[str, Any] = self._kept[key]
+        if mine.keys() != theirs.keys():
+            raise ValueError(f"states {', '.join(theirs)} cannot be merged into {', '.join(mine)}")
+        for name, state in theirs.items():
+            mine[name].merge(state)
 
     def to_json(self) -> dict[str, Any]:
         """Return strict JSON: the states by key and name."""

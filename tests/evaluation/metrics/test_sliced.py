@@ -1,12 +1,32 @@
 """Numbers of parts of an eval set, in one pass."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from evaluation.backends.python.tasks import X, Y, run, task
 
 from sidecar import EvalSet
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.data.slice_table import SliceTable
+from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.sliced import LEAST_EXAMPLES, MOST_NUMBERS
-from sidecar.metrics import Accuracy, ConfusionMatrix, LogLoss, Mean, Sums
+from sidecar.metrics import (
+    MAE,
+    MSE,
+    R2,
+    Accuracy,
+    BinnedAUC,
+    Calibration,
+    ConfusionMatrix,
+    EvalBatch,
+    EvalSetInfo,
+    LogLoss,
+    Mean,
+    Perplexity,
+    Sums,
+    TopK,
+)
 
 COUNTRIES = np.array(["de", "fr", "it"])[np.arange(len(Y)) * 7 % 3]
 DAYS = np.arange(len(Y)) % 5
@@ -95,3 +115,65 @@ def test_only_the_largest_slices_are_in_the_record(checkpoint, tmp_path):
     assert len(result.slices["test"]) == MOST_NUMBERS
     assert {"half=0", "half=1", "half=2"} <= result.slices["test"].keys()
     assert any("33 of 1,033 slices" in note for note in result.notes)
+
+
+def values(name, y, scores):
+    """Return a metric, with labels and predictions as it takes them."""
+    probabilities = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    is_first, first = (y == 0).astype(int), probabilities[..., 0]
+    return {
+        "accuracy": (Accuracy(), y, scores),
+        "top": (TopK(2), y, scores),
+        "matrix": (ConfusionMatrix(3), y, scores),
+        "mse": (MSE(), y * 0.1, scores[..., 0]),
+        "mae": (MAE(), y * 0.1, scores[..., 0]),
+        "r2": (R2(), y * 0.1, scores[..., 0]),
+        "log loss": (LogLoss(), y, probabilities),
+        "perplexity": (Perplexity(from_logits=True), y, scores),
+        "mean": (Mean(lambda y, p: y == p.argmax(-1)), y, scores),
+        "calibration": (Calibration(), y, probabilities),
+        "binned": (BinnedAUC(), is_first, first),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["accuracy", "top", "matrix", "mse", "mae", "r2", "log loss", "perplexity", "mean", "calibration", "binned"],
+)
+@pytest.mark.parametrize("kind", ["plain", "weights", "sequences", "groups"])
+def test_one_pass_gives_each_slice_what_its_rows_give_alone(name, kind):
+    """With weights of 0 and others, several positions for each example, and groups, in batches of any size."""
+    random = np.random.default_rng(5)
+    shape = (90, 4) if kind == "sequences" else (90,)
+    metric, y, predictions = values(name, random.integers(0, 3, shape), random.normal(size=(*shape, 3)))
+    weights = None if kind in ("plain", "groups") else random.choice([0, 0.3, 1, 2.7], shape).astype(np.float32)
+    groups = random.integers(0, 30, 90) if kind == "groups" else None
+    keys = {"part": random.integers(0, 4, 90), "half": [place % 2 == 0 or None for place in range(90)]}
+    table = SliceTable("test", keys | {"both": ("part", "half")})
+    table.begin(90, is_whole=True)
+    table.put(None, 0, 90)
+
+    def parts(ends):
+        for first, end in pairwise(ends):
+            some = None if weights is None else weights[first:end]
+            yield EvalBatch(y[first:end], predictions[first:end], some, first, end - first)
+
+    found = []
+    for ends in ([0, 16, 32, 90], [0, 90]):
+        states = sliced.new_states(metric, EvalSetInfo(90, Shard(0, 1), groups, table))
+        sliced.add(metric, states, list(parts(ends)))
+        found.append(sliced.computed(metric, states).slices)
+    assert len(found[0]) == 9
+    info = EvalSetInfo(64, Shard(0, 1), groups)
+    for label, rows in table.of(np.arange(90)):
+        alone = metric.states(info)
+        metric.add(alone, next(parts([0, 90])).part(rows))
+        wanted = metric.compute(alone).values
+        for numbers in (each[label] for each in found):
+            assert numbers.keys() == wanted.keys()
+            for key, number in wanted.items():
+                known, ends = (
+                    [np.nan if end is None else end for end in (each.value, each.lower, each.upper)]
+                    for each in (number, numbers[key])
+                )
+                assert ends == pytest.approx(known, rel=1e-12, nan_ok=True), (label, key)

@@ -134,13 +134,13 @@ class KerasLoss:
         places = sliced.joined_places(firsts, examples)
         joint = {output: _joint(outputs[_state(output)]) for output in self._outputs}
         added = np.repeat(np.stack(outputs[_ADDED]).astype(np.float64), examples) if _ADDED in outputs else None
-        rows = {len(part["losses"]) for part in joint.values()}
-        for of_slice, chosen in sliced.slices_of("loss", states, places, rows):
+        sliced.require_rows("loss", len(places), {len(part["losses"]) for part in joint.values()})
+        for of_slices, _, chosen in sliced.parts_of(states, places):
             for output, loss in self._outputs.items():
                 part = {name: [array if array.ndim == 0 else array[chosen]] for name, array in joint[output].items()}
-                loss.add(within(of_slice, _state(output)), part, [len(chosen)], [places[chosen]])
+                loss.add(within(of_slices, _state(output)), part, [len(chosen)], [places[chosen]])
             if added is not None:
-                exact_sum(of_slice, _ADDED).add_each(added[chosen])
+                exact_sum(of_slices, _ADDED).add_each(added[chosen])
 
     def _add(
         self, states: SetStates, outputs: dict[str, Any], examples: Sequence[int], firsts: Sequence[int | None]

@@ -5,7 +5,8 @@ unless the metric declares another reduction: `sidecar_reduction = "max"`, or a 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -163,14 +164,28 @@ class KerasMetric:
         for index, arrays in enumerate(changes):
             state = states[str(index)]
             assert isinstance(state, ExactSum | MinMax)
-            try:
+            with self._within_64_bits(index):
                 state.add_all(np.stack(arrays))
-            except OverflowError as error:
-                name = self.metric.variables[index].name
-                raise task_error(
-                    f"{self._label} counts in whole numbers (state {name!r}), and these grow too large for 64 bits: "
-                    f"{error}; check that the weights are not too large"
-                ) from error
+
+    def add_parts(self, sums: Mapping[str, ExactSum], parts: NDArray[np.intp], changes: list[NDArray[Any]]) -> None:
+        """Add changes, for each variable an array (m, …), to sums by part. `parts`: the number of each one's part."""
+        for index, array in enumerate(changes):
+            state, size = sums[str(index)], array[0].size
+            state.part_of_row = parts
+            with self._within_64_bits(index):
+                elements, rows = np.tile(np.arange(size), len(parts)), np.repeat(np.arange(len(parts)), size)
+                state.add_at(elements, array.reshape(-1), rows)
+
+    @contextmanager
+    def _within_64_bits(self, index: int) -> Iterator[None]:
+        try:
+            yield
+        except OverflowError as error:
+            name = self.metric.variables[index].name
+            raise task_error(
+                f"{self._label} counts in whole numbers (state {name!r}), and these grow too large for 64 bits: "
+                f"{error}; check that the weights are not too large"
+            ) from error
 
     @property
     def divides(self) -> bool:

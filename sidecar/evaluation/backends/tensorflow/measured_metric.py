@@ -122,9 +122,10 @@ class MeasuredMetric:
         self._add(states, outputs, examples, firsts)
         if sliced.BY_SLICE not in states:
             return
-        name, values, places = str(self._metric.metric.name), np.concatenate(outputs), joined_places(firsts, examples)
-        for of_slice, chosen in sliced.slices_of(name, states, places, {len(values)}):
-            self._add(of_slice, [values[chosen]], [len(chosen)], [places[chosen]])
+        values, places = np.concatenate(outputs), joined_places(firsts, examples)
+        sliced.require_rows(str(self._metric.metric.name), len(places), {len(values)})
+        for of_slices, _, chosen in sliced.parts_of(states, places):
+            self._add(of_slices, [values[chosen]], [len(chosen)], [places[chosen]])
 
     def _add(
         self,

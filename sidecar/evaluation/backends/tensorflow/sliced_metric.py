@@ -2,13 +2,14 @@
 
 The metric begins with its identity for each slice of each batch, so its states depend neither on workers nor on which
 batches are added together. One call of a trace loops over the slices of several batches: calls for each cost more. A
-metric that counts is updated with the rows of several batches at once, which gives the same bits. Another trace loops
-over the states of all slices for their results.
+metric that counts is updated with the rows of several batches at once, which gives the same bits; its weights are
+divided into few summands, of which sums have no rounding. Another trace loops over the states of all slices for their
+results.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Any, Final
 
@@ -30,12 +31,15 @@ from sidecar.evaluation.states import KeyedStates, SetStates
 _BYTES: Final = 16 << 20  # of the states that one call returns
 _BYTES_OF_FLOAT32: Final = 4
 _MATRIX: Final = 2  # dimensions of scores of classes
-_EXACT: Final = 1 << 24  # float32 holds smaller whole numbers
+_WITH_WEIGHTS: Final = 3  # arguments
+_BITS: Final = 24  # of float32
+_FEWEST_BITS: Final = 6  # of a summand of the weights: fewer would make too many of them
+_LEAST_EXPONENT: Final = -100  # of such a summand: far from numbers that TensorFlow takes for 0
 _COUNTING: Final = (
     *("_ConfusionMatrixConditionCount", "Precision", "Recall", "SensitivitySpecificityBase", "AUC", "_IoUBase"),
     "FBetaScore",
 )
-"""Classes of Keras that count, given labels that are whole numbers, and no weights."""
+"""Classes of Keras that add up weights, given labels that are whole numbers; they count without weights."""
 
 
 class SlicedMetric:
@@ -101,45 +105,62 @@ class SlicedMetric:
         are_alike = len({tuple((part.shape[1:], part.dtype) for part in batch) for batch in batches}) == 1
         for together in [slice(None)] if are_alike else [slice(place, place + 1) for place in range(len(batches))]:
             arrays = [np.concatenate(of_tensor[together]) for of_tensor in tensors]
-            places = sliced.joined_places(firsts[together], examples[together])
-            ends = [0, len(places)] if self._counts(arrays) else list(accumulate(examples[together], initial=0))
-            found = [
-                (of_slice, begin + rows)
-                for begin, end in pairwise(ends)
-                for of_slice, rows in sliced.slices_of(name, states, places[begin:end], {end - begin})
-            ]
-            parts, most = list(map(tf.constant, arrays)), max(1, _BYTES // self._bytes)
-            for first in range(0, len(found), most):
-                self._add(parts, found[first : first + most])
+            self._add(states, arrays, sliced.joined_places(firsts[together], examples[together]), examples[together])
 
-    def _counts(self, arrays: Sequence[NDArray[Any]]) -> bool:
-        """Return whether each row of these arguments adds whole numbers to the states, and their sums have no rounding.
+    def _add(
+        self, states: SetStates, arrays: Sequence[NDArray[Any]], places: NDArray[np.intp], examples: Sequence[int]
+    ) -> None:
+        """Add the rows of each slice of batches that lie one after the other in arrays."""
+        size, most = self._size_of_row(arrays), max(1, _BYTES // self._bytes)
+        of_row, shared = np.repeat(np.arange(len(examples)), examples), [tf.constant(array) for array in arrays]
+        for sums, numbers in sliced.divided(states, places):
+            in_any = np.flatnonzero(numbers >= 0)
+            largest = int(np.bincount(numbers[in_any]).max())
+            summands = self._summands(arrays, largest * size) if size else None
+            keys = numbers[in_any] + (0 if summands else (numbers.max() + 1) * of_row[in_any])
+            order = np.argsort(keys, kind="stable")
+            starts = np.unique(keys[order], return_index=True)[1]
+            parts = np.split(in_any[order], starts[1:])
+            for tensors in ([*shared[:-1], tf.constant(each)] for each in summands) if summands else [shared]:
+                for first in range(0, len(parts), most):
+                    some = parts[first : first + most]
+                    self._metric.add_parts(sums, numbers[[rows[0] for rows in some]], self._changes(tensors, some))
 
-        There are no weights, labels are whole numbers, and an accuracy has one value for each row.
+    def _size_of_row(self, arrays: Sequence[NDArray[Any]]) -> float:
+        """Return the most that a row of these arguments adds to a state, where that is a whole number; else 0.
+
+        Any weight is a factor. Labels are whole numbers, and an accuracy has one value for each row.
         """
         metric, (labels, predictions, *others) = self._metric.metric, arrays
         is_wide = all(array.dtype.itemsize >= _BYTES_OF_FLOAT32 for array in self._metric.identity)
-        has_weights = others or getattr(metric, "label_weights", None) is not None
-        if has_weights or not is_wide or not is_written_by_keras(type(metric)):
-            return False
+        has_others = len(others) > self._has_weights or getattr(metric, "label_weights", None) is not None
+        if has_others or not is_wide or not is_written_by_keras(type(metric)):
+            return 0
         name, rows = type(metric).__name__, len(labels)
         if class_named(metric, "MeanMetricWrapper") is not None and name.endswith("Accuracy"):
             scores = predictions[:, 0] if "Categorical" in name and predictions.ndim == _MATRIX else predictions
             chosen = labels[:, 0] if name.startswith(("Categorical", "TopK")) and labels.ndim == _MATRIX else labels
-            return max(scores.size, chosen.size) == rows < _EXACT
-        if not any(class_named(metric, counting) is not None for counting in _COUNTING):
-            return False
-        largest = np.abs(labels).max(initial=1)
-        return max(labels.size, predictions.size) * largest < _EXACT and bool((labels == np.rint(labels)).all())
+            return int(max(scores.size, chosen.size) == rows)
+        counts = any(class_named(metric, counting) is not None for counting in _COUNTING)
+        if not counts or not (labels == np.rint(labels)).all():
+            return 0
+        return float(np.abs(labels).max(initial=1)) * max(labels.size, predictions.size) / max(rows, 1)
 
-    def _add(self, tensors: Sequence[Any], found: Sequence[tuple[SetStates, NDArray[np.intp]]]) -> None:
-        """Add these rows of tensors to the states of their slices, one part after the other."""
-        changes = self._changes(tensors, [rows for _, rows in found])
-        by_slice: dict[int, list[int]] = {}
-        for number, (of_slice, _) in enumerate(found):
-            by_slice.setdefault(id(of_slice), []).append(number)
-        for numbers in by_slice.values():
-            self._metric.add(found[numbers[0]][0], [list(array[numbers]) for array in changes])
+    @property
+    def _has_weights(self) -> bool:
+        """Return whether the third argument is the weights."""
+        return self._arguments == _WITH_WEIGHTS and self._names in ((), ("sample_weight",))
+
+    def _summands(self, arrays: Sequence[NDArray[Any]], size: float) -> list[NDArray[Any]] | None:
+        """Return arrays to take in place of the last one, whose sums are exact; None if there are none.
+
+        Without weights it is the last array itself. `size`: the most that a part of all weights 1 adds to a state.
+        """
+        bits = _BITS - math.ceil(math.log2(size))
+        if not self._has_weights:
+            return [arrays[-1]] if bits > 0 else None
+        are_float32 = all(array.dtype == np.float32 for array in (arrays[-1], *self._metric.identity))
+        return summands_of(arrays[-1], bits) if are_float32 and bits >= _FEWEST_BITS else None
 
     def _changes(self, tensors: Sequence[Any], rows: Sequence[NDArray[np.intp]]) -> list[NDArray[Any]]:
         """Return the variables after an update with each of these rows, stacked."""
@@ -228,6 +249,25 @@ def _mapped(function: Callable[[Any], Any], parts: Any, signature: Any) -> Any:
     """
     with tf.compat.v1.variable_scope("slices"):
         return tf.map_fn(function, parts, fn_output_signature=signature, parallel_iterations=1)
+
+
+def summands_of(weights: NDArray[np.float32], bits: int) -> list[NDArray[np.float32]] | None:
+    """Return arrays whose sum the weights are: each holds whole numbers of so many bits, times one power of two.
+
+    None for weights that are not finite, or so small that a summand would be near 0.
+    """
+    rest = weights.astype(np.float64)
+    if not np.isfinite(rest).all():
+        return None
+    exponent, summands = int(np.frexp(np.abs(rest).max(initial=0.0))[1]), [np.zeros_like(weights)]
+    while rest.any():
+        exponent -= bits
+        if exponent < _LEAST_EXPONENT:
+            return None
+        summand = np.trunc(np.ldexp(rest, -exponent))
+        rest -= (summand := np.ldexp(summand, exponent))
+        summands.append(summand.astype(np.float32))
+    return summands[1:] or summands
 
 
 def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -256,7 +256,7 @@ class TorchLoss:
     ) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch.
 
-        `firsts` has the number of the first example of each batch, or those of all examples.
+        `firsts` has the number of the first example of each batch, or, for states by slice, those of all examples.
         """
         for first, losses, weights, rows, examples, divisors, ignored in zip(firsts, *arrays, strict=True):
             plain = None if (weights == 1).all() else weights
@@ -264,10 +264,13 @@ class TorchLoss:
             places = None
             if first is not None and are_known:
                 places = first[rows] if isinstance(first, np.ndarray) else first + rows
-            self._average.add(states, losses, plain, one_per_example=are_known and are_single, places=places)
+            alone = are_known and are_single
+            self._average.add(states, losses, plain, one_per_example=alone, places=places, rows=rows)
             exact_sum(states, "examples").add_each(examples)
-            exact_sum(states, "divisor").add_each(divisors)
-            exact_sum(states, "ignored").add(ignored)
+            if len(divisors):
+                exact_sum(states, "divisor").add_each(divisors, rows)
+            if not isinstance(first, np.ndarray):  # a note about the whole set counts ignored positions
+                exact_sum(states, "ignored").add(ignored)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the loss; NaN if the sum of weights is 0. A note says how many labels the loss ignores."""
@@ -375,14 +378,13 @@ def joined_losses(arrays: Sequence[list[NDArray[Any]]], examples: Sequence[int])
 
 
 def part_of_loss(arrays: Sequence[NDArray[Any]], chosen: NDArray[np.intp], examples: int) -> list[NDArray[Any]]:
-    """Return of what `joined_losses` returned, for so many examples, the part of the chosen ones."""
+    """Return of what `joined_losses` returned, for so many examples, the part of the chosen ones, in their order."""
     losses, weights, rows, of_examples, divisors, ignored = arrays
-    is_chosen = np.zeros(examples, np.bool_)
-    is_chosen[chosen] = True
-    kept = is_chosen[rows]
-    of_items = [losses[kept], weights[kept], rows[kept]]
-    # A note about the whole set counts ignored positions.
-    return [*of_items, of_examples[chosen], divisors[kept] if len(divisors) else divisors, np.zeros_like(ignored)]
+    number = np.full(examples, -1)
+    number[chosen] = np.arange(len(chosen))
+    kept = number[rows] >= 0
+    of_items = [losses[kept], weights[kept], number[rows[kept]]]
+    return [*of_items, of_examples[chosen], divisors[kept] if len(divisors) else divisors, ignored]
 
 
 def _mismatched(predictions: torch.Tensor, y: torch.Tensor) -> EvaluationError:

@@ -112,9 +112,10 @@ class OutputLosses:
         losses = [joined_losses(arrays[at : at + LOSS_ARRAYS], examples) for at in range(0, self.width, LOSS_ARRAYS)]
         places = sliced.joined_places(firsts, examples)
         rows = {len(each[0]) if len(each[0]) != len(each[2]) else len(places) for each in losses}
-        for of_slice, chosen in sliced.slices_of("loss", states, places, rows):
+        sliced.require_rows("loss", len(places), rows)
+        for of_slices, _, chosen in sliced.parts_of(states, places):
             part = [[array] for each in losses for array in part_of_loss(each, chosen, len(places))]
-            self._add(of_slice, part, [places])
+            self._add(of_slices, part, [places[chosen]])
 
     def _add(
         self,

@@ -244,7 +244,7 @@ def _add_slices(
     if metric.counts and len({(y.dtype, y.shape[1:], one.dtype, one.shape[1:]) for y, one, _ in batches}) == 1:
         batches = [(np.concatenate(ys), np.concatenate(read), np.concatenate(places))]
     for y, predictions, of_batch in batches:
-        for of_slice, chosen in sliced.slices_of(metric.name, states, of_batch, {len(y)}):
+        for of_slice, chosen in sliced.slices_of(states, of_batch):
             metric.add_part(of_slice, y[chosen], predictions[chosen])
 
 

@@ -1,6 +1,7 @@
 """Numbers by slice of metrics of Keras, for metrics of the task and of a compiled model."""
 
 import importlib
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -308,3 +309,53 @@ def test_batches_of_several_lengths_and_a_formula_that_looks_at_numbers():
         hits = [(y[part] == each[part]).mean(1) for y, each, part in zip(ys, scores, parts, strict=True)]
         assert found[label]["looking"].value == pytest.approx(np.concatenate(hits).mean(), rel=1e-6)
     assert tf.compat.v1.get_variable_scope().caching_device is None  # else Keras 2 makes no variables any more
+
+
+@pytest.mark.parametrize("kind", ["AUC", "F1Score", "CategoricalAccuracy", "Precision"])
+def test_weights_are_exact_in_any_batch(kind):
+    """A metric that adds up weights has the same bits, whether batches are added together or one after the other."""
+    import keras
+    import tensorflow as tf
+
+    from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
+    from sidecar.evaluation.backends.tensorflow.sliced_metric import SlicedMetric
+
+    random = np.random.default_rng(6)
+    y = np.eye(3, dtype="float32")[random.integers(0, 3, 200)]
+    scores = random.dirichlet(np.ones(3), 200).astype("float32")
+    weights = (random.exponential(size=200) * 10.0 ** random.integers(-6, 6, 200)).astype("float32")
+    table = SliceTable("test", {"part": random.integers(0, 3, 200)})
+    table.begin(200, is_whole=True)
+    table.put(None, 0, 200)
+    metric = getattr(keras.metrics, kind)()
+    metric.update_state(y, scores, sample_weight=weights)
+    whole, tensors = KerasMetric(metric), list(map(tf.constant, (y, scores, weights)))
+    cut = SlicedMetric(whole, tensors, ("sample_weight",))
+    assert cut.can_be_cut(tensors, 1e-4)
+    found = []
+    for ends in ([0, 200], [0, 30, 31, 120, 200]):
+        states = cut.states(EvalSetInfo(200, Shard(0, 1), slices=table))
+        parts = [[each[first:end] for first, end in pairwise(ends)] for each in (y, scores, weights)]
+        cut.add(states, parts, np.diff(ends).tolist(), ends[:-1])
+        found.append(states["by slice"].to_json())
+        sums = dict(states["by slice"].items())
+    assert found[0] == found[1]
+    for label, rows in table.of(np.arange(200)):
+        metric.reset_state()
+        metric.update_state(y[rows], scores[rows], sample_weight=weights[rows])
+        for array, name in zip(whole.values(), sums[label], strict=True):
+            near = pytest.approx(array, rel=1e-5, abs=1e-6 * array.max())  # float32 subtracts some of them
+            assert sums[label][name].round() == near
+
+
+def test_summands_of_weights_add_up_to_them():
+    """Each has few bits, so that sums of many have no rounding; weights near 0 and infinite ones have none."""
+    from sidecar.evaluation.backends.tensorflow.sliced_metric import summands_of
+
+    weights = (RANDOM.normal(size=500) * 10.0 ** RANDOM.integers(-9, 9, 500)).astype("float32")
+    summands = summands_of(weights, 9)
+    assert np.array_equal(np.sum(np.array(summands, "float64"), 0), weights)
+    for summand in summands:
+        assert np.array_equal(np.cumsum(summand, dtype="float32"), np.cumsum(summand, dtype="float64"))
+    assert summands_of(np.float32([1, 1e-38]), 9) is summands_of(np.float32([1, np.inf]), 9) is None
+    assert [each.tolist() for each in summands_of(np.float32([0, 0]), 9)] == [[0, 0]]
