@@ -16,6 +16,10 @@ RAY_READY := $(RAY_VENV)/.ready
 # lm-evaluation-harness brings thirty packages that nothing else needs; its frameworks are those of $(VENV), too.
 LM_VENV := .venv-lm
 LM_READY := $(LM_VENV)/.ready
+# torchtitan needs triton, which takes 700 MB for one test, so it is installed on request: `make .venv-titan/.ready`.
+TITAN_VENV := .venv-titan
+TITAN_READY := $(TITAN_VENV)/.ready
+WITHOUT_TITAN = @test -e $(TITAN_READY) || echo '!!! NO TORCHTITAN HERE: tests/lm/test_torchtitan.py is skipped; make $(TITAN_READY) installs it (700 MB)' >&2
 # Servers of object storage, of PyPI and of npm. The product needs none of what they need.
 BUCKETS_VENV := .venv-buckets
 BUCKETS_READY := $(BUCKETS_VENV)/.ready
@@ -96,9 +100,11 @@ coverage-fast: $(READY)  ## Run `make test-fast` and the heavy files; fail if it
 	$(MAKE) test-fast HEAVY= COVERAGE='--cov --cov-report= --cov-fail-under=$(COVERAGE_FAST_FLOOR)'
 
 test-all: lint $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY) $(RAY_READY) $(LM_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
+	$(WITHOUT_TITAN)
 	$(PYTEST) $(ARGS)
 
 test-rest: $(READY) $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY) $(RAY_READY) $(LM_READY)  ## Run what `make test` leaves to `make test-all`.
+	$(WITHOUT_TITAN)
 	$(PYTEST) -m 'nightly or hypothesis' $(ARGS)
 
 test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
@@ -165,6 +171,7 @@ hashes:  ## Write the hashes of what CI installs anew, from the versions in test
 	@$(call HASHED,tests/ray-cluster.txt,tests/ray-cluster.txt)
 	@$(call HASHED,tests/helm.txt,tests/helm.txt)
 	@$(call HASHED,tests/lm-harness.txt,tests/lm-harness.txt)
+	@$(call HASHED,tests/torchtitan.txt,tests/torchtitan.txt)
 	@$(call HASHED,tests/support/bucket_servers/python.txt,tests/support/bucket_servers/python.txt)
 	@rm -rf .venv-hashes
 
@@ -178,7 +185,7 @@ try-readme: $(READY)  ## Type the README in two terminals of a chroot without an
 	$(BIN)/python tests/deploy/readme/try
 
 clean:  ## Remove the virtual environment and what tools left.
-	rm -rf $(if $(FOREIGN),,$(VENV)) $(MLFLOW_VENV) $(BUCKETS_VENV) $(HELM_VENV) $(RAY_VENV) $(LM_VENV) .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* sidecar-demo site
+	rm -rf $(if $(FOREIGN),,$(VENV)) $(MLFLOW_VENV) $(BUCKETS_VENV) $(HELM_VENV) $(RAY_VENV) $(LM_VENV) $(TITAN_VENV) .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* sidecar-demo site
 
 $(RAY_READY): tests/ray-cluster.txt $(READY)
 	$(PYTHON) -m venv $(RAY_VENV)
@@ -190,6 +197,12 @@ $(LM_READY): tests/lm-harness.txt $(READY)
 	$(PYTHON) -m venv $(LM_VENV)
 	$(LM_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/lm-harness.txt
 	@$(BIN)/python -c 'import numpy; print(numpy.__path__[0].removesuffix("/numpy"))' > $$(echo $(LM_VENV)/lib/python3.*/site-packages)/frameworks.pth
+	@touch $@
+
+$(TITAN_READY): tests/torchtitan.txt
+	@$(NEWER)
+	$(PYTHON) -m venv $(TITAN_VENV)
+	$(TITAN_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/torchtitan.txt
 	@touch $@
 
 $(MLFLOW_READY): tests/mlflow-server.txt

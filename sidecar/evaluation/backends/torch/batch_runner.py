@@ -90,9 +90,14 @@ class BatchRunner:
         self._fresh: nn.Module | None = None  # a new model with the restored values, to compare its outputs
 
     def _built(self, seed: int = 0) -> nn.Module:
-        """Return a new model of the task on the device, or the part of it for this process."""
+        """Return a new model of the task on the device, or the part of it for this process.
+
+        That with a seed is only compared, and gets the values of the model.
+        """
         build = partial(built, self._task, seed)
-        return build().to(self._device) if self._division is None else self._division.divided(build, self._device)
+        if self._division is None:
+            return build().to(self._device)
+        return self._division.divided(build, self._device, has_values=not seed)
 
     def _require_nothing_outside(self) -> None:
         """Raise `EvaluationError` for random numbers in metrics, which no checkpoint holds."""
@@ -232,7 +237,8 @@ class BatchRunner:
             return None
 
     def _give_values(self, other: nn.Module, content: Any) -> nn.Module:
-        other.load_state_dict(self.model.state_dict())
+        is_divided = self._division is not None  # then there is no memory for values that are the same
+        other.load_state_dict(self.model.state_dict(), assign=is_divided)
         read_checkpoint(other, content)
         return other.eval()
 

@@ -12,11 +12,11 @@ checkpoints lack some. The processes meet at a port of the loopback interface. T
 Sources: torch `distributed/fsdp/_fully_shard`; the order of construction is that of torchtitan.
 """
 
-import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from math import prod
 from typing import Final, Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from sidecar.evaluation.backend import Collective, Int64s, RankReport, Reduced
 from sidecar.evaluation.backends.torch.collective import LONGEST_WAIT, listen, split
+from sidecar.evaluation.backends.torch.large_blocks import return_large_blocks
 from sidecar.evaluation.backends.torch.tensor_plan import NoPlanError, plan_of, tied
 from sidecar.evaluation.failures import EvaluationError, first_line, task_error
 from sidecar.evaluation.output_comparison import short_digest
@@ -36,8 +37,6 @@ from sidecar.evaluation.reduction import reduce_packs
 from sidecar.evaluation.task import Task
 from sidecar.protocol.messages import Evaluate, Join
 
-_M_MMAP_THRESHOLD: Final = -3  # of mallopt(3)
-_LARGE_BYTES: Final = 1 << 20
 _INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 
 ModelParallel = Literal["auto", "tensor", "fully_shard"]
@@ -56,8 +55,8 @@ class Division:
     def __init__(self, join: Join, device: torch.device, wanted: ModelParallel) -> None:
         self._wanted = wanted
         self.leads, self._process, self._processes = join.process == 0, join.process, join.processes
-        self._digests = 0
-        _return_large_blocks()
+        self._digests, self._gather = 0, _GatherInPlace()
+        return_large_blocks()
         host, port = split(join.meeting)
         interface = os.environ.get(_INTERFACE)
         try:
@@ -97,9 +96,10 @@ class Division:
                     f"so that each process reads its part of a checkpoint"
                 )
 
-    def divided(self, build: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+    def divided(self, build: Callable[[], nn.Module], device: torch.device, *, has_values: bool = True) -> nn.Module:
         """Return the model that a function builds, with zeros as the parts of its parameters in this process.
 
+        `has_values`: False if the parameters of another model will take their places, so that they need no memory.
         Raises `EvaluationError` if it cannot be divided.
         """
         with _without_memory():
@@ -127,9 +127,13 @@ class Division:
             raise task_error(
                 f"the model of build_model cannot be divided among {self._processes} processes: {first_line(error)}"
             ) from error
-        return model._apply(  # noqa: SLF001 - what `to_empty` calls, which would also empty the buffers
-            lambda value: torch.zeros_like(value, device=device) if value.is_meta else value.to(device)
-        )
+
+        def placed(value: torch.Tensor) -> torch.Tensor:
+            if not value.is_meta:
+                return value.to(device)
+            return torch.zeros_like(value, device=device) if has_values else value
+
+        return model._apply(placed)  # noqa: SLF001 - what `to_empty` calls, which would also empty the buffers
 
     def _divide_by(self, plan: Mapping[str, ParallelStyle], model: nn.Module) -> None:
         """Let the processes compute with parts of the layers of a plan. Parameters that were one remain one."""
@@ -144,7 +148,9 @@ class Division:
         """Divide all parameters by their rows, to be gathered when their block runs."""
         scalars = {value for value in model.parameters() if not value.ndim}
         for part in (*_blocks(model), model):
-            fully_shard(part, mesh=self._mesh, reshard_after_forward=True, ignored_params=scalars)
+            sharded = fully_shard(part, mesh=self._mesh, reshard_after_forward=True, ignored_params=scalars)
+            if self._mesh.device_type == "cpu":
+                sharded.set_custom_all_gather(self._gather)
 
     def decided(self, decision: bool) -> bool:
         """Return what the first process decides."""
@@ -181,6 +187,32 @@ class Division:
             raise EvaluationError("member_lost", why) from error
         summed: Int64s = total.numpy()
         return summed
+
+
+class _GatherInPlace:
+    """Gather the parameters of one block after the other in the same memory, for `FSDPModule.set_custom_all_gather`.
+
+    On a CPU, blocks run one at a time, and torch would hold the bytes of the block before and a copy that gloo makes.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return memory for a tensor; what was returned before is not needed any more."""
+        count = prod(size) * dtype.itemsize
+        if len(self._bytes) < count:
+            with torch.inference_mode(mode=False):  # it is used outside of that mode, too
+                self._bytes = torch.empty(count, dtype=torch.uint8, device=device)
+        return self._bytes[:count].view(dtype).view(size)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> None:
+        """Let each process send its part, which lies in its place of the output already."""
+        del input_tensor, async_op
+        for process, part in enumerate(output_tensor.chunk(group.size())):
+            dist.broadcast(part, group=group, group_src=process)
 
 
 class LeadersCollective:
@@ -235,13 +267,3 @@ def _without_memory() -> Iterator[None]:
         yield
     finally:
         nn.Module.register_parameter = register
-
-
-def _return_large_blocks() -> None:
-    """Let glibc return gathered parameters to the system: `traits` tells it to keep what is freed for the next batch.
-
-    With blocks of many sizes the heap grows over that of the whole model otherwise.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)

@@ -24,6 +24,7 @@ from sidecar.evaluation.backend import (
 )
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
 from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, LoadedBatch, open_source
+from sidecar.evaluation.backends.torch.large_blocks import large_blocks_returned
 from sidecar.evaluation.backends.torch.lightning import read_checkpoint
 from sidecar.evaluation.backends.torch.pretrained import (
     explain,
@@ -84,7 +85,8 @@ class TorchEvaluator:
         with following_from_code():
             if division is not None:
                 division.require_divisible(task)
-            runner = BatchRunner(task, device, division)
+            with large_blocks_returned(is_needed=division is None):
+                runner = BatchRunner(task, device, division)
         evaluator = cls(task, shard, EvalSets(task, shard, readers), sources, runner, division)
         evaluator.try_out()
         return evaluator
@@ -147,12 +149,13 @@ class TorchEvaluator:
 
         def use() -> None:
             self.model.train()  # some modules merge weights in the mode of eval(), and undo it in that of train()
-            with _vanished_if_gone(path):
-                stored = loading.result()
-                content = read_checkpoint(self.model, stored.content)
-                self._notes = self._restored(path, replace(stored, content=content))
-                self._runner.note_settings(stored.content, Path(path))
-            self._runner.note_restored(stored.content)
+            with large_blocks_returned(is_needed=self._division is None):
+                with _vanished_if_gone(path):
+                    stored = loading.result()
+                    content = read_checkpoint(self.model, stored.content)
+                    self._notes = self._restored(path, replace(stored, content=content))
+                    self._runner.note_settings(stored.content, Path(path))
+                self._runner.note_restored(stored.content)
 
         return use
 
