@@ -101,7 +101,7 @@ def clustered(
     equal, unless they are a proportion. `probability`: that of the upper end of the interval of a mean.
     """
     groups = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight > 0]
-    total, weight = (math.fsum(part) if all(map(math.isfinite, part)) else math.nan for part in (values, weights))
+    total, weight = (_total(part) for part in (values, weights))
     if len(groups) < 2 or not (math.isfinite(total) and math.isfinite(weight)):  # noqa: PLR2004 - see the formula
         return None, None
     effective = 1 / math.fsum((size / weight) ** 2 for _, size in groups)
@@ -117,9 +117,17 @@ def clustered(
         count = share * (1 - share) / variance if variance > 0 and 0 < share < 1 else effective
         count *= (Z / student_t(degrees)) ** 2
         return clopper_pearson(share * count, count)
-    if not variance > 0:
+    if not 0 < variance < math.inf:
         return None, None
     return skewed(mean, math.sqrt(variance), _skewness(residuals), len(groups), student_t(degrees, probability))
+
+
+def _total(numbers: Sequence[float]) -> float:
+    """Return the sum; NaN if a number, or the sum, is not finite."""
+    try:
+        return math.fsum(numbers) if all(map(math.isfinite, numbers)) else math.nan
+    except OverflowError:
+        return math.nan
 
 
 _ROUNDING: Final = 1e-9
@@ -231,12 +239,18 @@ def normal(
 
     It is that of `skewed`, with s² = (Σv² - (Σv)² / n) / (n - 1) and n - 1 degrees of freedom (NIST/SEMATECH e-Handbook
     of Statistical Methods, section 1.3.5.2). The differences are computed with exact fractions, so only the totals are
-    rounded. The skewness counts only if that leaves it certain to 5 %. `probability`: that of the upper end.
+    rounded. Values so far from 0 that this leaves s² less certain than to 5 % have no interval, and the skewness counts
+    only if it is as certain. `probability`: that of the upper end.
     """
     if count < 2 or not (math.isfinite(total) and math.isfinite(total_of_squares)):  # noqa: PLR2004 - see the formula
         return None, None
     mean = Fraction(total) / count
     moment = max(Fraction(total_of_squares) / count - mean**2, Fraction(0))
+    square = Fraction(total_of_squares) / count
+    if moment <= square * Fraction(_EQUAL):
+        return total / count, total / count
+    if moment <= square * Fraction(_UNCERTAIN):
+        return None, None
     error = math.sqrt(moment / (count - 1))  # cannot overflow: it is less than Σv²
     spread, skewness, t = math.sqrt(moment), 0.0, student_t(count - 1, probability)
     if math.isfinite(total_of_cubes) and (cube := Fraction(spread) ** 3):
@@ -246,5 +260,8 @@ def normal(
     return skewed(total / count, error, skewness, count, t)
 
 
+_EQUAL: Final = 2 * 2.0**-52
+"""The largest share of a variance in the mean square that rounding alone may make, so that values may be equal."""
+
 _UNCERTAIN: Final = 20 * 2.0**-52
-"""Rounding of a total over the share of a skewness that may be uncertain."""
+"""Rounding of a total over the share of a variance or skewness that may be uncertain."""

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -170,3 +171,22 @@ def test_skewed_values_have_a_longer_end():
     assert normal(math.fsum(moved), math.fsum(moved**2), 40, math.fsum(moved**3)) == normal(
         math.fsum(moved), math.fsum(moved**2), 40
     )
+
+
+def test_values_far_from_0_have_no_interval_that_rounding_made():
+    """The last bits of squares around 1e15 are lost, so an interval would be much too short."""
+    for offset, is_known in ((1e3, True), (1e5, True), (3e7, False)):
+        values = [offset + statistics.NormalDist().inv_cdf((at + 0.5) / 50) for at in range(50)]
+        totals = [float(sum(Fraction(value) ** power for value in values)) for power in (1, 2, 3)]
+        lower, upper = normal(*totals[:2], 50, totals[2])
+        if is_known:
+            half = student_t(49) * statistics.stdev(values) / math.sqrt(50)
+            assert upper - lower == pytest.approx(2 * half, rel=0.05)
+        else:
+            assert lower is None
+
+
+@pytest.mark.parametrize("values", [[1e300, -1e300] * 15, [1e308] * 30, [1e308, -1e308] * 15])
+def test_sums_of_groups_that_are_too_large_have_no_interval(values):
+    """A sum or variance beyond a float was an error, or made an interval of infinite length."""
+    assert clustered(values, [1.0] * 30) == (None, None)
