@@ -163,7 +163,7 @@ class Dispatcher:
             task = self._loaded.task
             of_task = {f"Task({each.name}=…)": getattr(task, each.name) for each in fields(task)}
             roots = globals_of(self._loaded.modules) | of_task | {"model": evaluator.restored_model()}
-            self._notes = notes_on_sets(roots)
+            self._notes = (*self._loaded.notes, *notes_on_sets(roots))
         if done.result is None or not self._notes:
             return done
         return replace(done, result=replace(done.result, notes=(*done.result.notes, *self._notes)))

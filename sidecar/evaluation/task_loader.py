@@ -4,11 +4,12 @@ import hashlib
 import importlib
 import sys
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.seeded_draws import SeededDraws
 from sidecar.evaluation.task import Task, call
 from sidecar.system.file_import import import_file
 from sidecar.system.plain_text import shortened
@@ -22,6 +23,8 @@ class LoadedTask:
     digest: str
     modules: tuple[str, ...] = ()
     """Names of the modules next to the task's file or below it, and of the task's own."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the result should know about the import."""
 
 
 def load(reference: str, search_path: str) -> LoadedTask:
@@ -29,6 +32,12 @@ def load(reference: str, search_path: str) -> LoadedTask:
 
     Raises `TaskError` if the task does not exist or is not a `Task`. Errors of the user's code are not caught.
     """
+    with SeededDraws() as draws:
+        loaded = _load(reference, search_path)
+    return replace(loaded, notes=draws.notes)
+
+
+def _load(reference: str, search_path: str) -> LoadedTask:
     location, separator, attribute = reference.rpartition(":")
     if not separator or not location or not attribute:
         raise TaskError(f"task {reference!r}: write module:attr or path/file.py:attr")

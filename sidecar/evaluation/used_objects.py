@@ -15,7 +15,8 @@ from typing import Any, Final
 _DEEPEST: Final = 4
 _MOST_OBJECTS: Final = 2000
 _MOST_VALUES: Final = 64  # of a list or dict that are looked into
-_OF_LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+OF_LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+"""The folders of installed packages and of Python's own."""
 
 
 def used_by(root: Any, is_wanted: Callable[[Any], bool], is_opaque: Callable[[Any], bool]) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def used_by(root: Any, is_wanted: Callable[[Any], bool], is_opaque: Callable[[An
 def _parts_of(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a user's object holds or refers to, each with its own place."""
     if isinstance(value, FunctionType):
-        if not value.__code__.co_filename.startswith(_OF_LIBRARIES):
+        if not value.__code__.co_filename.startswith(OF_LIBRARIES):
             yield from _used_by(value)
     elif isinstance(value, MethodType):
         yield from ((place, value.__self__), (place, value.__func__))

@@ -101,7 +101,8 @@ def _evaluator(model: Any, source: Callable[[], Any], steps: int | None) -> Kera
 
 def _build(model: Any, source: Callable[..., Any]) -> KerasEvaluator:
     task = Task(build_model=lambda: model, eval_sets={_SET: source}, intervals=False)
-    return KerasEvaluator.build(task, Shard(0, 1), threads=len(os.sched_getaffinity(0)), cache_bytes=_CACHE_BYTES)
+    threads = len(os.sched_getaffinity(0))
+    return KerasEvaluator.build(task, Shard(0, 1), threads=threads, cache_bytes=_CACHE_BYTES, sets_back=False)
 
 
 def _nothing() -> None:

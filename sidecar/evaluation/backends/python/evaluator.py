@@ -42,6 +42,7 @@ from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
 from sidecar.evaluation.eval_sets import EvalSets, open_readers
 from sidecar.evaluation.failures import following_from_code, task_error
 from sidecar.evaluation.first_batch import FirstBatch, OfParts, tried
+from sidecar.evaluation.kept_values import KeptValues
 from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import MetricResult
@@ -123,6 +124,7 @@ class PythonEvaluator:
         self._model: Any = None
         self._second: Any = None  # another model of the same checkpoint, until it was compared
         self._files = LoadedFiles(Path(), {})
+        self._kept = KeptValues(task)
         self.builds = 0
 
     def choose_in_turn(self) -> None:
@@ -146,6 +148,7 @@ class PythonEvaluator:
     def _restore(self, path: str) -> None:
         try:
             self._files = LoadedFiles.find(Path(path))
+            self._kept.set_back()
             repeatability.seed("", "load", 0)  # what a new model draws does not matter, but must be alike on all ranks
             self._model = call("Task(load=…)", self._load, path)
             if self.builds == 0 and self.weights_bytes <= _LOADED_TWICE_BYTES:
@@ -362,6 +365,7 @@ class PythonEvaluator:
         places = slice(0, examples) if one is None else first
         one = predict(places) if one is None else one
         used, self._model = self._model, second
+        self._kept.set_back()
         try:
             if places == first:
                 predict(last)

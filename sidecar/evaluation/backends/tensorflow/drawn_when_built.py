@@ -4,9 +4,11 @@ A layer may hold an array in a plain attribute, such as a random projection. All
 are still wrong. A `restore` of the task's own may leave variables as they were drawn.
 """
 
+import dis
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +25,7 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.elements import parts_of
 from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.kept_values import is_own
 from sidecar.evaluation.repeatability import without_seeds
 from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
 from sidecar.evaluation.task import Task
@@ -49,12 +52,32 @@ class DrawnWhenBuilt:
         if self._built is None:
             self._built = self._digests() if self._is_due and self._is_small() else []
 
-    def note_replaced(self) -> None:
-        """Find the variables that `Task(restore=…)` left as `build_model` made them. Only its first success counts."""
+    def note_replaced(self, again: Callable[[], Any]) -> None:
+        """Find the variables that `Task(restore=…)` left as `build_model` made them. Only its first success counts.
+
+        `again` restores once more: a file may hold the very values that `build_model` draws with its seed.
+        """
         if self._built:
             both = zip(self._built, self._digests(), strict=False)
-            self._left = [number for number, (built, now) in enumerate(both) if built == now]
-            self._built = []
+            left = [number for number, (built, now) in enumerate(both) if built == now]
+            self._left, self._built = self._not_replaced(left, again), []
+
+    def _not_replaced(self, numbers: Sequence[int], again: Callable[[], Any]) -> list[int]:
+        """Return those of the variables that keep another value when the model is restored again."""
+        own = variables_of(self._model)
+        values = {number: array_of(own[number]) for number in numbers}
+        floats = {number: value for number, value in values.items() if value.dtype.kind not in "biuO" and value.size}
+        varied = {number: value for number, value in floats.items() if value.min() < value.max()}
+        if not varied:
+            return []
+        for number, value in varied.items():
+            own[number].assign(value + 1)
+        try:
+            again()
+            return [number for number, value in varied.items() if not np.array_equal(array_of(own[number]), value)]
+        finally:
+            for number, value in varied.items():
+                own[number].assign(value)
 
     def _digests(self) -> list[bytes]:
         return [digest_of([array_of(each)]) for each in variables_of(self._model)]
@@ -93,7 +116,8 @@ class DrawnWhenBuilt:
             f"the model holds random numbers that build_model draws and the checkpoint lacks"
             f"{f', such as {listed(names, _NAMES_SHOWN)}' if names else ''}: built again, it gives other numbers with "
             f"the same weights. Let training save them, with self.add_weight(…, trainable=False), or draw them with "
-            f"the seed of training, such as np.random.default_rng(7).normal(…), or give Task(restore=…)"
+            f"the seed of training, such as np.random.default_rng(7).normal(…), or give Task(restore=…). If it keeps "
+            f"what a call computed of other weights, compute that in each call"
         )
 
     def _built_again(self, batch: Batch) -> tuple[Any, Callable[[Any], list[Any]]]:
@@ -101,7 +125,11 @@ class DrawnWhenBuilt:
         batch = preprocessing_of(self._model)(map_tensors(partial(part_of, 0, 1), batch))
         predict = partial(_predicted, parts_of(batch)[0])
         other = make_model(self._task, trusts=False)
+        begun = [(layer, dict(vars(layer))) for layer in layers_of(other)]
         predict(other)  # makes the variables that are missing
+        for layer, before in begun:  # what it kept of its first weights
+            for name in _stored_by_calls(layer) & before.keys():
+                setattr(layer, name, before[name])
         return other, predict
 
     def _require_replaced(self, batch: Batch) -> None:
@@ -139,14 +167,29 @@ def _predicted(x: Any, model: Any) -> list[Any]:
 
 
 def _held_by(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of the arrays of floats that layers hold outside of the variables of a model."""
+    """Yield name and value of what layers hold outside of the variables of a model: arrays of floats, kept numbers."""
     known = {id(variable) for variable in variables_of(model)}
     for number, layer in enumerate(layers_of(model)):
+        numbers = ((name, vars(layer).get(name)) for name in _stored_by_calls(layer))
+        yield from ((f"{layer.name}.{name}", np.asarray(each)) for name, each in numbers if type(each) in (int, float))
         places = [*vars(layer).items(), *(("a constant", node.arguments) for node in _nodes_of(layer))]
         for name, content in places:
             for leaf in _leaves(content):
                 if id(leaf) not in known:
                     yield f"{getattr(layer, 'name', number)}.{name}", array_of(leaf)
+
+
+def _stored_by_calls(layer: Any) -> set[str]:
+    """Return the attributes that methods of a user's layer store, apart from those that make it."""
+    methods = [
+        method
+        for kind in type(layer).__mro__
+        if is_own(kind.__module__)
+        for name, method in vars(kind).items()
+        if isinstance(method, FunctionType) and name not in ("__init__", "build")
+    ]
+    instructions = (each for method in methods for each in dis.get_instructions(method))
+    return {str(each.argval) for each in instructions if each.opname == "STORE_ATTR"}
 
 
 def _nodes_of(layer: Any) -> Iterator[Any]:

@@ -29,9 +29,10 @@ from sidecar.evaluation.backends.tensorflow.drawn_when_built import DrawnWhenBui
 from sidecar.evaluation.backends.tensorflow.keras_backend import notes_on
 from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
 from sidecar.evaluation.backends.tensorflow.keras_metric import negative_notes
+from sidecar.evaluation.backends.tensorflow.libraries import layers_of
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, make_model
 from sidecar.evaluation.backends.tensorflow.non_variable_state import NonVariableState
-from sidecar.evaluation.backends.tensorflow.outside_layers import require_known, require_restored
+from sidecar.evaluation.backends.tensorflow.outside_layers import require_known, require_restored, roots_of
 from sidecar.evaluation.backends.tensorflow.randomness import seed_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.restore import variables_of
@@ -50,6 +51,7 @@ from sidecar.evaluation.eval_loop import EXAMPLES, BatchObserver, BatchOutput, e
 from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code, mismatch, task_error
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
+from sidecar.evaluation.kept_values import KeptValues
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import readable, require_present
@@ -79,9 +81,19 @@ class KerasEvaluator:
 
     @classmethod
     def build(
-        cls, task: Task, shard: Shard, *, threads: int, cache_bytes: int, trust_saved_graph: bool = False
+        cls,
+        task: Task,
+        shard: Shard,
+        *,
+        threads: int,
+        cache_bytes: int,
+        trust_saved_graph: bool = False,
+        sets_back: bool = True,
     ) -> Self:
-        """Open the data, build the model, and call it on the first batch of each eval set, without tracing anything."""
+        """Open the data, build the model, and call it on the first batch of each eval set, without tracing anything.
+
+        `sets_back`: whether what the task's code keeps is set back, as it must not be in a user's own process.
+        """
         budget = CacheBudget(cache_bytes)
         readers = [
             Batches(name, eval_set, batch_size=task.batch_size, shard=shard, threads=threads, budget=budget)
@@ -89,12 +101,21 @@ class KerasEvaluator:
         ]
         with following_from_code():
             model = make_model(task, trusts=trust_saved_graph)
-        evaluator = cls(task, shard, readers, model, trust_saved_graph=trust_saved_graph)
+        classes = {type(layer) for layer in layers_of(model)}
+        kept = KeptValues(task, *classes, *(value for _, value in roots_of(task, model))) if sets_back else None
+        evaluator = cls(task, shard, readers, model, kept, trust_saved_graph=trust_saved_graph)
         evaluator.try_out(readers)
         return evaluator
 
     def __init__(
-        self, task: Task, shard: Shard, readers: Sequence[Batches], model: Any, *, trust_saved_graph: bool
+        self,
+        task: Task,
+        shard: Shard,
+        readers: Sequence[Batches],
+        model: Any,
+        kept: KeptValues | None,
+        *,
+        trust_saved_graph: bool,
     ) -> None:
         self._task, self._shard = task, shard
         self.loads_graphs = trust_saved_graph
@@ -108,7 +129,7 @@ class KerasEvaluator:
         self._graph: SavedGraph | None = None
         self._checks: dict[str, SetChecks] = {}
         self._weights_digest: Callable[[], str] | None = None
-        self._steps = TracedSteps(task, self.model)
+        self._steps = TracedSteps(task, self.model, _nothing if kept is None else kept.set_back)
 
     def try_out(self, readers: Sequence[Batches]) -> None:
         """Call the model on the first batch of each eval set. It is the first call of any other method."""
@@ -167,6 +188,7 @@ class KerasEvaluator:
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to restore every variable; the returned function waits for it, or calls the `restore` of the task."""
         self._release_graph()
+        self._steps.set_back()
         for metric in getattr(self.model, "metrics", ()):  # tf_keras counts them as weights, but ranks differ
             metric.reset_state()
         self._recurrent.reset()
@@ -185,7 +207,7 @@ class KerasEvaluator:
                 self._drawn.note_built()
             with readable(path) as plain:
                 function(self.model, plain)
-            self._drawn.note_replaced()
+                self._drawn.note_replaced(partial(function, self.model, plain))
             self._weights.vocabularies.require_replaced(path)
             self._renew_steps()
         except EvaluationError:
@@ -456,6 +478,10 @@ class KerasEvaluator:
 
     def _step_of(self, batches: Batches) -> Step:
         return self._steps.step_for(batches.name, batches.spec)
+
+
+def _nothing() -> None:
+    """Set nothing back."""
 
 
 def takes_weights(task: Task, model: Any) -> bool:

@@ -32,7 +32,7 @@ def require_restored(task: Task, model: Any) -> None:
     and metrics whose values were not drawn, but loaded.
     """
     own = _handles(variables_of(model))
-    for root, value in _roots(task, model):
+    for root, value in roots_of(task, model):
         for name, found in used_by(value, _is_learned, _is_opaque).items():
             if not own & _handles(_variables_in(found)):
                 raise _learned_outside(root, name, found)
@@ -55,7 +55,7 @@ def require_known(variables: Iterable[Any], task: Task, model: Any, metrics: Ite
     A model may hold layers where Keras does not look for them, such as in an object of the user. Networks in metrics
     have their own values, and `require_restored` knows what functions use.
     """
-    users = (*metrics, task.metrics, *(value for _, value in _roots(task, model)))
+    users = (*metrics, task.metrics, *(value for _, value in roots_of(task, model)))
     found = [one for user in users for one in used_by(user, _has_values, _is_opaque).values()]
     known = _handles((*variables_of(model), *(each for one in found for each in _variables_in(one))))
     for variable in variables:
@@ -84,8 +84,8 @@ def _learned_outside(root: str, name: str, found: Any) -> EvaluationError:
     )
 
 
-def _roots(task: Task, model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what computes with the values of the model, with its name for people."""
+def roots_of(task: Task, model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what computes with the values of a model, with its name for people."""
     compiled = getattr(model, "_compile_loss", None) or getattr(model, "compiled_loss", None)  # Keras 3, tf_keras
     yield from (("Task(loss=…)", task.loss), ("compile(loss=…)", getattr(compiled, "_user_loss", None)))
     for name in _METHODS:

@@ -214,13 +214,19 @@ def _find(name: str, files: RecordFiles) -> list[str]:
 
 
 def _notes_on(dataset: Any, *, is_part: bool) -> tuple[str, ...]:
-    """Return a note if a dataset, or one that it is made of, batches its examples and drops the last ones.
+    """Return notes if a dataset, or one that it is made of, repeats its examples, or drops some.
 
     `is_part`: other ranks have other examples, and all must return the same note.
     """
-    datasets = [dataset]
+    datasets, notes = [dataset], []
     for each in datasets:
         datasets += each._inputs()  # noqa: SLF001 - tf.data has no other way to the parts of a pipeline
+        kind = type(each).__name__
+        times = tf.get_static_value(each._count) if kind == "_RepeatDataset" else 1  # noqa: SLF001
+        if times is not None and times > 1:
+            notes.append(f"the data has examples {times} times, and each counts as often: repeat({times})")
+        if kind == "_IgnoreErrorsDataset":
+            notes.append("examples that cannot be read or mapped are left out, if there are any: ignore_errors()")
         parts = (getattr(each, name, None) for name in ("_drop_remainder", "_batch_size"))
         drops, size = (None if part is None else tf.get_static_value(part) for part in parts)
         if not drops or size is None:
@@ -229,8 +235,8 @@ def _notes_on(dataset: Any, *, is_part: bool) -> tuple[str, ...]:
         dropped = count % int(size) if count >= 0 and not is_part else None
         if dropped != 0:
             how_many = "examples, if its last batch is short" if dropped is None else f"{dropped} of {count} examples"
-            return (f"the data leaves out {how_many}: batch(…, drop_remainder=True) drops the last ones",)
-    return ()
+            notes.append(f"the data leaves out {how_many}: batch(…, drop_remainder=True) drops the last ones")
+    return tuple(dict.fromkeys(notes))
 
 
 def _with_tuples(data: Any) -> Any:

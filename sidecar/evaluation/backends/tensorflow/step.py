@@ -120,7 +120,15 @@ class Step:
     """Evaluate batches of one structure with one measurement and one trace, kept until the process ends."""
 
     def __init__(
-        self, task: Task, model: Any, first: Any, spec: Any, *, autograph: bool, found: Container[str] = ()
+        self,
+        task: Task,
+        model: Any,
+        first: Any,
+        spec: Any,
+        set_back: Callable[[], None],
+        *,
+        autograph: bool,
+        found: Container[str] = (),
     ) -> None:
         self._preprocess = preprocessing_of(model)
         first = self._preprocess(first)
@@ -134,7 +142,8 @@ class Step:
         self._is_eager = self._is_compiled and getattr(model, "run_eagerly", False)
         self._no_seed = tf.constant(NO_SEED)
         self._function: _TracedFunction | None = None
-        self.spec, self._autograph, self._dropped_traces = spec, autograph, 0
+        self.spec, self._dropped_traces = spec, 0
+        self._traced = partial(_TracedFunction, set_back=set_back, autograph=autograph)
         self.overlap = Overlap()
         self._prepare()
 
@@ -149,7 +158,7 @@ class Step:
             start_spec = tf.nest.map_structure(lambda state: tf.TensorSpec(state.shape, state.dtype), self.start)
             carried = [tf.TensorSpec(state.shape, state.dtype) for state in self.recurrent.values()]
             signature = [spec, start_spec, tf.TensorSpec(NO_SEED.shape, NO_SEED.dtype), carried]
-            self._function = _TracedFunction(self._step, signature, autograph=self._autograph)
+            self._function = self._traced(self._step, signature)
 
     def put_in_turn(self, names: Iterable[str]) -> None:
         """Update these metrics in turn from now on, because they have proved to be no sums; and trace again."""
@@ -344,9 +353,15 @@ class _TracedFunction:
 
     XLA's auto-clustering compiles for most shapes at their second batch, which changes the last bits. So the first
     batch of each shape is evaluated twice, and all numbers are of compiled code.
+
+    What the task's code keeps is set back before and after: a value kept by an earlier call would be a constant of the
+    trace, and a tensor of the trace is of no use elsewhere.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: list[Any], *, autograph: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], signature: list[Any], set_back: Callable[[], None], *, autograph: bool
+    ) -> None:
+        self._set_back = set_back
         self._function = tf.function(function, input_signature=signature, autograph=autograph)
         self._trace: Any = None  # the only one, whose call takes half the time of a call of the function
         self._is_clustered = clusters_graphs()
@@ -356,7 +371,9 @@ class _TracedFunction:
     def __call__(self, batch: Batch, *others: Any) -> Any:
         """Call the one trace."""
         if self._trace is None:
+            self._set_back()
             self._trace = self._function.get_concrete_function()
+            self._set_back()
         if self._is_clustered:
             with self._warming:
                 if (shapes := _shapes_of(batch)) not in self._warm:

@@ -6,7 +6,7 @@ A step is traced once per process. A new step is created only if the tables in t
 if another stored graph is loaded.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
@@ -26,11 +26,11 @@ class TracedSteps:
     """Create and find the steps of one task by the structure of their batches.
 
     `task`: the task that the steps evaluate. `model`: the built model of the task; `None` if only stored graphs are
-    evaluated.
+    evaluated. `set_back`: sets back what the task's code keeps, before each trace.
     """
 
-    def __init__(self, task: Task, model: Any) -> None:
-        self._task, self._model = task, model
+    def __init__(self, task: Task, model: Any, set_back: Callable[[], None]) -> None:
+        self._task, self._model, self.set_back = task, model, set_back
         self._autograph = _wants_autograph(task, model)
         self._first_batches: dict[_Key, tuple[Batch, Any]] = {}  # with their specs
         self._of_model: dict[_Key, Step] = {}
@@ -110,7 +110,7 @@ class TracedSteps:
         """Create a step of a model, or of a stored graph, and try it on the first batch of its structure."""
         first, spec = self._first_batches[key]
         task = self._task.of_set(key[0]) if key[0] else self._task
-        return Step(task, model, first, spec, autograph=self._autograph, found=self._no_sums)
+        return Step(task, model, first, spec, self.set_back, autograph=self._autograph, found=self._no_sums)
 
 
 def _traces(steps: dict[_Key, Step]) -> int:

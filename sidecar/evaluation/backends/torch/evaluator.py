@@ -47,6 +47,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.eval_sets import EvalSets, open_readers
 from sidecar.evaluation.failures import EvaluationError, following_from_code, mismatch
+from sidecar.evaluation.kept_values import KeptValues
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import require_present
@@ -102,6 +103,7 @@ class TorchEvaluator:
     ) -> None:
         self._task, self._shard, self._sets, self._sources, self._runner = task, shard, sets, sources, runner
         self.model, self._division = runner.model, division
+        self._set_back = KeptValues(task, *{type(module) for module in self.model.modules()}).set_back
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._notes: tuple[str, ...] = ()
         self.traces, self.builds, self.loads_graphs = 0, 1, False
@@ -143,6 +145,7 @@ class TorchEvaluator:
 
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to load the checkpoint; the returned function restores the model, or calls the task's `restore`."""
+        self._set_back()
         if self._task.restore is not None:
             return partial(self._let_task_restore, self._task.restore, path)
         loading = self._thread.submit(load, path)

@@ -22,6 +22,8 @@ from evaluation.backends.python.tasks import (
 )
 
 from sidecar import EvalSet, data
+from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import as_failed
 from sidecar.metrics import AUC, Accuracy, Mean, Sums
 
@@ -390,3 +392,36 @@ def test_rows_of_unequal_length_get_a_way_out(checkpoint, tmp_path):
     """Boxes of an image, for example."""
     message = refused(task(predict=lambda _, x: [[1.0] * (1 + at % 2) for at in range(len(x))]), checkpoint, tmp_path)
     assert "pad the rows" in message
+
+
+KEPT = {}
+
+
+def near_prompts(model, x):
+    """Similarity to embeddings that are computed once."""
+    return x @ model @ KEPT.setdefault("only", X[:3] @ model).T
+
+
+def test_what_predict_keeps_of_a_model_is_set_back(tmp_path):
+    """The process stays alive for the second checkpoint, and its numbers are those of a new process."""
+    made = task(predict=near_prompts, metrics=lambda: [Mean(lambda _, scores: scores.max(axis=1))])
+    evaluator = PythonEvaluator.build(made, Shard(0, 1), cache_bytes=1 << 20)
+    for seed in (1, 2):
+        weights = np.random.default_rng(seed).normal(size=(5, 3))
+        np.save(tmp_path / f"step-{seed}.npy", weights)
+        evaluator.read(lambda: None)
+        evaluator.restore(str(tmp_path / f"step-{seed}.npy"))()
+        evaluator.digest()()
+        found = evaluator.compute(evaluator.evaluate(lambda: None))["test"].values["mean"].value
+        right = np.mean([max(x @ weights @ (X[:3] @ weights).T) for x in X])
+        assert found == pytest.approx(right, rel=1e-12)
+
+
+def test_what_predict_keeps_of_the_first_examples_is_found_by_one_worker(checkpoint, tmp_path):
+    """Their mean in a global variable: a second model that sees other examples first has another one."""
+    KEPT.clear()
+
+    def centred(model, x):
+        return (x - KEPT.setdefault("mean", x.mean(axis=0))) @ model
+
+    assert "sees other examples first" in refused(task(predict=centred), checkpoint, tmp_path)

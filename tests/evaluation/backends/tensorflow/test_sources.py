@@ -113,3 +113,9 @@ def test_examples_that_batching_drops_are_noted(numbers, batches):
     assert "if its last batch is short" in note
     assert notes(lambda data: data.batch(4, drop_remainder=True), count=8) == ()
     assert notes(lambda data: data.batch(4)) == ()
+    (note,) = notes(lambda data: data.repeat(3).shuffle(9).batch(4))
+    assert "examples 3 times" in note
+    repeated, dropped = notes(lambda data: data.repeat(2).ignore_errors().batch(3, drop_remainder=True))[-2:]
+    assert "2 of" not in repeated
+    assert "left out" in repeated + dropped
+    assert notes(lambda data: data.repeat().take(10).batch(4)) == ()
