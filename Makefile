@@ -93,6 +93,7 @@ test-fast: JOBS = 2
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
 	PYTHONPATH=tests/support$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework -o tmp_path_retention_policy=failed $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(patsubst %,--ignore=%,$(SECONDS) $(HEAVY)) $(ARGS)
 
+coverage: export TEST_DRAW = all
 coverage: $(READY) $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did.
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) -m 'not nightly' $(ARGS)
 

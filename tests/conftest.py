@@ -61,6 +61,15 @@ settings.load_profile("any load")
 # `make test` asks for this one. `make test-all` and `make test-rest` try the usual hundred examples of each property.
 settings.register_profile("fewer examples", max_examples=30)
 
+IN_TURN = (
+    "tests/evaluation/backends/tensorflow/",
+    "tests/evaluation/backends/torch/",
+    "tests/evaluation/test_finished_",
+)
+"""The files whose tests of one function each cost most: `make test` tries each function for one commit of `TURNS`."""
+
+TURNS = 3
+
 LAST_BEGIN = time.monotonic() + float(os.environ.get("TEST_SECONDS", "inf"))
 """When a process of the tests begins its last one, for runs that have a bound."""
 
@@ -130,21 +139,29 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _draw(items):
-    """Mark as nightly all but n variants of each test that is marked `drawn(n)`, and files whose turn it is not.
+    """Mark as nightly all but n variants of each test that is marked `drawn(n)`, and tests whose turn it is not.
 
     A test that is marked `takes_turns(n)` runs for one commit of n, with those of its file: they share what they start.
-    TEST_DRAW decides. The Makefile sets it to the commit: each commit tries others, and each time the same.
+    The tests of `TURNS` do so without a mark. TEST_DRAW decides. The Makefile sets it to the commit: each commit tries
+    others, and each time the same. With "all" everything runs, and is measured by `make coverage`.
     """
     draw = os.environ.get("TEST_DRAW", "")
+    if draw == "all":
+        return
 
     def number(text):
         return int.from_bytes(sha256(f"{draw} {text}".encode()).digest())
 
     variants = {}
     for item in items:
+        file, test = item.nodeid.partition("::")[0], item.nodeid.partition("[")[0]
         if mark := item.get_closest_marker("drawn"):
-            variants.setdefault(item.nodeid.partition("[")[0], (mark.args[0], []))[1].append(item)
-        if (mark := item.get_closest_marker("takes_turns")) and number(item.nodeid.partition("::")[0]) % mark.args[0]:
+            variants.setdefault(test, (mark.args[0], []))[1].append(item)
+        if mark := item.get_closest_marker("takes_turns"):
+            has_turn = number(file) % mark.args[0] == 0
+        else:
+            has_turn = not file.startswith(IN_TURN) or number(test) % TURNS == 0
+        if not has_turn:
             item.add_marker("nightly")
     for count, found in variants.values():
         for item in sorted(found, key=lambda item: number(item.nodeid))[count:]:

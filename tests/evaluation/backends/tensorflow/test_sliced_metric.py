@@ -344,7 +344,7 @@ def test_weights_are_exact_in_any_batch(kind):
         metric.reset_state()
         metric.update_state(y[rows], scores[rows], sample_weight=weights[rows])
         for array, name in zip(whole.values(), sums[label], strict=True):
-            near = pytest.approx(array, rel=1e-5, abs=1e-6 * array.max())  # float32 subtracts some of them
+            near = pytest.approx(array, rel=1e-5, abs=1e-6 * float(array.max()))  # float32 subtracts some of them
             assert sums[label][name].round() == near
 
 
