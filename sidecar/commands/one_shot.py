@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.daemon.workers.pool import WorkerPool, group_id
+from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Event, Exited
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.protocol.messages import Done, Failed, Joined, Ready, Report
-from sidecar.protocol.records import Checkpoint, Member, Result
+from sidecar.protocol.records import Checkpoint, Member, Result, group_id
 from sidecar.protocol.saved_weights import SaveWeights
 from sidecar.protocol.states import SECONDARY_KINDS, FailureKind, WorkerPhase
 from sidecar.publishing.status import WorkerStatus

@@ -12,10 +12,11 @@ from sidecar.daemon.workers.devices import check_idle, for_workers, visible
 from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
 from sidecar.daemon.workers.environment import thread_variables
 from sidecar.daemon.workers.logs import usable_log_folder
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool
+from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.ports import Ports
 from sidecar.daemon.workers.process import Post
 from sidecar.daemon.workers.ray.engine import RayCluster, RayEngine, RayLaunch
+from sidecar.daemon.workers.timeouts import PhaseTimeouts
 from sidecar.errors import SettingsError
 from sidecar.evaluation.framework_traits import FrameworkTraits, traits_of
 from sidecar.policy.node_identity import advertised_host

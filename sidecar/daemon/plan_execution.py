@@ -11,12 +11,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.daemon.workers.pool import WorkerPool, group_id
+from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Event, Exited
 from sidecar.policy.actions import Fail
 from sidecar.protocol.heartbeat import WorkerProgress
 from sidecar.protocol.messages import Done, Failed, Joined, Phase, SetFinished
-from sidecar.protocol.records import MOST_FINISHED_SETS, Checkpoint, FinishedSet, Lasting, Member, Plan, Result
+from sidecar.protocol.records import (
+    MOST_FINISHED_SETS,
+    Checkpoint,
+    FinishedSet,
+    Lasting,
+    Member,
+    Plan,
+    Result,
+    group_id,
+)
 from sidecar.protocol.states import SECONDARY_KINDS, FailureKind, WorkerPhase
 
 

@@ -18,7 +18,6 @@ from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.known_nodes import KnownNodes
 from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.training_progress import TrainingProgress
-from sidecar.daemon.workers.pool import group_id
 from sidecar.policy.eligibility import MOST_UNREADABLE, compatible_nodes, may_release_pins
 from sidecar.policy.group_formation import is_outgrown
 from sidecar.policy.node_identity import Identity
@@ -36,7 +35,7 @@ from sidecar.protocol.heartbeat import (
     NumericProfiles,
     Slot,
 )
-from sidecar.protocol.records import Key, Outcome, Plan, Settlement, folder_name, node_of
+from sidecar.protocol.records import Key, Outcome, Plan, Settlement, folder_name, group_id, node_of
 from sidecar.protocol.states import NodeState, OutcomeStatus, Verdict
 from sidecar.retention.exports.export_report import NO_EXPORTS, ExportsReport
 from sidecar.retention.pins.policy import PinPolicy

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sidecar.daemon.workers.command_specs import TaskSpec, cannot_be_used
-from sidecar.daemon.workers.pool import TimedOut, Worker, WorkerPool
+from sidecar.daemon.workers.pool import Worker, WorkerPool
 from sidecar.daemon.workers.process import Event, Exited
+from sidecar.daemon.workers.timeouts import TimedOut
 from sidecar.errors import SidecarError, TaskError
 from sidecar.protocol.heartbeat import NumericProfiles
 from sidecar.protocol.messages import Checked, Done, Failed, Joined, Phase, Ready

@@ -9,8 +9,9 @@ from fakes import FakeClock, FakePorts, FakeProcess
 from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
 from sidecar.daemon.workers.command_specs import TaskSpec
 from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool
+from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Exited
+from sidecar.daemon.workers.timeouts import PhaseTimeouts
 from sidecar.errors import EvaluationFailedError
 from sidecar.evaluation.framework_traits import FrameworkTraits
 from sidecar.protocol.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready

@@ -10,10 +10,9 @@ from records import make_plan
 
 from sidecar.daemon.plan_execution import PlanExecution, PlanTimes, Success, odd_nodes
 from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.daemon.workers.pool import group_id
 from sidecar.daemon.workers.process import Exited
 from sidecar.protocol.messages import Failed, Join, Joined, Phase, Ready
-from sidecar.protocol.records import Checkpoint, Member
+from sidecar.protocol.records import Checkpoint, Member, group_id
 from sidecar.protocol.states import WorkerPhase
 
 CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_object", pin="pins/x")

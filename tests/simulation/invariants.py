@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from records import make_plan
 
 from sidecar.coordination.journal_records import decode_plan
-from sidecar.daemon.workers.pool import group_id
 from sidecar.errors import NodeNameTakenError, RunReplacedError, SidecarError, StorageError, StorageLostError
 from sidecar.protocol.codec import loads
-from sidecar.protocol.records import Outcome, Plan
+from sidecar.protocol.records import Outcome, Plan, group_id
 from sidecar.protocol.states import FAILURE_CLASSES
 from simulation.disk import digest_of, quality
 from simulation.faults import FOR_GOOD

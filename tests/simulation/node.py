@@ -14,7 +14,8 @@ from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool
+from sidecar.daemon.workers.pool import WorkerPool
+from sidecar.daemon.workers.timeouts import PhaseTimeouts
 from sidecar.evaluation.framework_traits import traits_of
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision

@@ -14,11 +14,8 @@ from sidecar.daemon.workers.process import Event, Exited, Halted, Post, Process
 from sidecar.daemon.workers.timeouts import PhaseProgress, PhaseTimeouts, TimedOut
 from sidecar.protocol.heartbeat import Slot
 from sidecar.protocol.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
-from sidecar.protocol.records import group_id
 from sidecar.protocol.states import WorkerPhase
 from sidecar.publishing.status import WorkerStatus
-
-__all__ = ["PhaseTimeouts", "TimedOut", "Worker", "WorkerPool", "group_id"]
 
 
 @dataclass(slots=True, kw_only=True)

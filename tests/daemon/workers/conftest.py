@@ -11,12 +11,13 @@ from daemon.workers.slots import node
 
 from sidecar.daemon.workers.command_specs import TaskSpec
 from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool, group_id
+from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.ports import Ports
 from sidecar.daemon.workers.process import Exited
+from sidecar.daemon.workers.timeouts import PhaseTimeouts
 from sidecar.evaluation.framework_traits import traits_of
 from sidecar.protocol.messages import Done, Evaluate, Failed, Joined, Ready
-from sidecar.protocol.records import Checkpoint, Member
+from sidecar.protocol.records import Checkpoint, Member, group_id
 
 __all__ = ["node"]
 

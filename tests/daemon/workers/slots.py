@@ -6,7 +6,8 @@ import pytest
 from fakes import FakePorts, FakeProcess
 
 from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool
+from sidecar.daemon.workers.pool import WorkerPool
+from sidecar.daemon.workers.timeouts import PhaseTimeouts
 from sidecar.evaluation.framework_traits import traits_of
 from sidecar.protocol.messages import Evaluate, Join, Joined, Ready
 from sidecar.protocol.records import Checkpoint

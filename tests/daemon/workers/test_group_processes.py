@@ -12,8 +12,8 @@ import pytest
 from processes import gone
 
 from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
-from sidecar.daemon.workers.pool import PhaseTimeouts
 from sidecar.daemon.workers.process import Exited
+from sidecar.daemon.workers.timeouts import PhaseTimeouts
 from sidecar.errors import EvaluationFailedError
 from sidecar.evaluation.states import ExactSum, MinMax
 from sidecar.protocol.messages import Check, Checked, Done, Failed

@@ -6,11 +6,11 @@ import pytest
 from daemon.workers.slots import BOUNDS, evaluation, grouped, join
 from fakes import FakeProcess
 
-from sidecar.daemon.workers.pool import WorkerPool, group_id
+from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Exited, Halted
 from sidecar.protocol.heartbeat import Slot
 from sidecar.protocol.messages import Joined, Phase, Progress, Ready
-from sidecar.protocol.records import Member
+from sidecar.protocol.records import Member, group_id
 from sidecar.protocol.states import WorkerPhase
 
 
