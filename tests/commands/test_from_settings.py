@@ -27,7 +27,7 @@ def test_what_only_the_daemons_look_for_is_named_with_the_remedy(observer, write
     assert found.queue == ()
     text = " ".join(shown(found).split())
     assert "model-5.npz@0123456789ab: the daemons find it" in text
-    assert "--checkpoint-pattern" in text
+    assert "checkpoint_pattern, by --config FILE" in text
 
 
 def test_what_the_daemons_find_and_the_journal_settled_since_is_not_missed(observer, writers, clock):

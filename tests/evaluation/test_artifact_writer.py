@@ -98,8 +98,8 @@ def test_predictions_are_columns_that_numpy_reads(tmp_path):
     assert load("few/predictions.npy").tolist() == [1, 2]
     assert not (folder / "predictions" / "few" / "place.npy").exists()
     assert json.loads((folder / "states.json").read_text())["predictions"] == {
-        "test": {"rows": 3, "columns": ["place", "predictions"]},
-        "few": {"rows": 2, "columns": ["predictions"]},
+        "test": {"rows": 3, "columns": ["place", "predictions"], "inputs_bytes": 0},
+        "few": {"rows": 2, "columns": ["predictions"], "inputs_bytes": 0},
     }
 
 
@@ -147,8 +147,8 @@ def test_a_disk_that_fills_up_under_the_predictions(tmp_path):
             saves.begin(None)
             saves.keep("test", rows(0, 1.0))
             column = saves._tables["test"]._columns["predictions"]
-            column._file.close()
-            column._file = full
+            column.file.close()
+            column.file = full
             for batch in range(1, 10):
                 saves.keep("test", rows(batch * 1000, *np.ones(1000)))
 

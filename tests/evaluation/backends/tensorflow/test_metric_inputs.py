@@ -97,7 +97,9 @@ def test_arguments_are_read_where_a_sample_needs_them(compiled):
 
     first = tuple(map(tf.constant, (X[:200], Y[:200])))
     spec = tuple(tf.TensorSpec([None, 3], tf.float32) for _ in first)
-    step = Step(task(keras, compiled=compiled), build(keras, compiled=compiled), first, spec, autograph=False)
+    step = Step(
+        task(keras, compiled=compiled), build(keras, compiled=compiled), first, spec, lambda: None, autograph=False
+    )
     evaluated = step.run(first, step.start, NO_SEED, [])
     inputs = step.measurement.inputs
 

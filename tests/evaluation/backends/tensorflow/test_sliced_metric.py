@@ -268,7 +268,7 @@ def test_arguments_are_read_where_slices_need_them():
     spec = tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), first)
 
     def needed(**more):
-        step = Step(task((X, LABELS), **more), build(keras), first, spec, autograph=False)
+        step = Step(task((X, LABELS), **more), build(keras), first, spec, lambda: None, autograph=False)
         inputs = step.measurement.inputs
         return bool(inputs), inputs.are_needed(step.measurement.states(EvalSetInfo(EXAMPLES, Shard(0, 1))))
 

@@ -14,33 +14,33 @@ from sidecar.evaluation.backends.torch.large_blocks import large_blocks_returned
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-def left(block):
+def left(megabytes):
     before = resident()
-    block = np.ones(50 << 20, np.uint8)
+    block = np.ones(megabytes << 20, np.uint8)
     guard = np.ones(1 << 18, np.uint8)  # behind it, so that the heap cannot shrink
     del block
     return resident() - before, guard
 
-kept = [left(None)]
+kept = [left(50)]
 with large_blocks_returned():
-    kept.append(left(None))
+    kept.append(left(60))
 with large_blocks_returned(is_needed=False):
-    kept.append(left(None))
+    kept.append(left(70))
 print(json.dumps([size >> 20 for size, _ in kept]))
 """
 
 
 def measured(**environ):
-    """MB that stay when a block of 50 MB is freed: usually, in the context, and in one that is not needed."""
+    """MB that stay when a block of 50, 60 or 70 MB is freed: usually, in the context, and in one that is not needed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environ}
     words = [sys.executable, "-c", MEASURE]
     return json.loads(subprocess.run(words, env=environment, capture_output=True, timeout=120, check=True).stdout)
 
 
 def test_only_what_is_made_there_returns_when_it_is_freed():
-    """A process that is told to keep what is freed keeps a block made elsewhere, and uses it again."""
+    """A process that is told to keep what is freed keeps a block that is made elsewhere, also later."""
     kept = str(1 << 30)
     usual, returned, again = measured(MALLOC_MMAP_THRESHOLD_=kept, MALLOC_TRIM_THRESHOLD_=kept)
     assert usual >= 50
     assert returned < 10
-    assert again < 10, "the block that was kept is used again"
+    assert again >= 60
