@@ -357,13 +357,14 @@ class TestRows:
         def step(model, batch):
             y, predictions = self._pixels(model, batch)
             images = torch.stack([model(x[None]).mean() for x in batch[0]])
-            return {"pixel": (y == 1).long(), "image": images}, {"pixel": predictions[:, 1], "image": images + 1}
+            off = images + 1 + 0.01 * (1000 * images).sin()  # differences that are not equal but for rounding
+            return {"pixel": (y == 1).long(), "image": images}, {"pixel": predictions[:, 1], "image": off}
 
         task = self._task(step, metrics=lambda: {"pixel": [Mean()], "image": [MAE()]})
         values = equal_on_all_ranks(task, saved(self._model(), tmp_path)).values
         assert values["pixel_mean"].lower is None
         assert values["image_mae"].lower is not None
-        assert values["image_mae"].value == pytest.approx(1)
+        assert values["image_mae"].value == pytest.approx(1, abs=0.01)
 
 
 class TestForms:
