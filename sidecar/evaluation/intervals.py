@@ -93,14 +93,15 @@ def clustered(
     "Sampling Techniques", 3rd edition (1977), section 6.3; for models of a constant it is the cluster-robust one) and
     k = (Σw)² / Σw² is the effective number of groups, which have k - 1 degrees of freedom (A. V. Carter, K. T. Schnepel
     and D. G. Steigerwald, "Asymptotic behavior of a t-test robust to cluster heterogeneity", Review of Economics and
-    Statistics 99 (2017) 698-709). Equal groups count in full. The interval of a mean is that of `skewed`. That of a
+    Statistics 99 (2017) 698-709). Equal groups count in full. A group of weight 0 counts if its value is not 0, as an
+    error for a label that is the mean of labels in R². The interval of a mean is that of `skewed`. That of a
     proportion is Clopper's and Pearson's for the number of independent examples that has this variance, times
     (z / t)² (E. L. Korn and B. I. Graubard, "Confidence intervals for proportions with small expected number of
     positive counts estimated from survey data", Survey Methodology 24 (1998) 193-201). No interval for fewer than two
     effective groups, or 20 of a proportion, or up to 40 if their sizes differ, infinite sums, and values that are all
     equal, unless they are a proportion. `probability`: that of the upper end of the interval of a mean.
     """
-    groups = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight > 0]
+    groups = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight > 0 or value]
     total, weight = (_total(part) for part in (values, weights))
     if len(groups) < 2 or not (math.isfinite(total) and math.isfinite(weight)):  # noqa: PLR2004 - see the formula
         return None, None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.intervals import Interval, by_odds, student_t
+from sidecar.evaluation.intervals import FEWEST, Interval, by_odds, student_t
 from sidecar.evaluation.metrics.clusters import add_alone, alone_states, are_alone, cluster_states, groups_of
 from sidecar.evaluation.metrics.differences import is_exact_as_float
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
@@ -87,7 +87,7 @@ class AUC:
     The metric needs one score per example, and data whose number of examples is known. Each example takes 16 bytes on
     every rank. The results are NaN if there is nothing to rank: the ROC needs both classes, the average precision needs
     a positive. A NaN score that counts makes both NaN. The area under the ROC curve has DeLong's interval, and the
-    average precision that of linearisation.
+    average precision that of linearisation, if there are 20 positive and 20 negative examples, or groups with some.
 
     Args:
         positive: None: labels are 0 or 1 (n,) with one score each; logits and probabilities give the same result. A
@@ -171,7 +171,8 @@ def _areas(scores: Floats, weights: Floats, groups: NDArray[np.int64] | None) ->
         influences = np.where(weights > 0, of_positives[tiers], of_negatives[tiers]) * np.abs(weights)
         is_plain = members is None and bool((np.abs(weights) == 1).all())
         parts = [influences if members is None else np.bincount(members, influences).astype(np.float64)]
-        fewest = int(min((weights > 0).sum(), (weights < 0).sum())) if is_plain else len(parts[0])
+        own = np.arange(len(weights)) if members is None else members
+        fewest = min(len(np.unique(own[of_class])) for of_class in (weights > 0, weights < 0))
         if is_plain and by_class:
             parts = [influences[weights > 0], influences[weights < 0]]
         return _of_variance(number, [(np.square(part), len(part)) for part in parts], fewest)
@@ -217,10 +218,11 @@ def _of_variance(number: float, parts: list[tuple[Floats, int]], fewest: int) ->
     two or more correlated receiver operating characteristic curves", Biometrics 44 (1988) 837-845; with weights or
     groups, and for the average precision, that of the sums of groups or examples: N. A. Obuchowski, "Nonparametric
     analysis of clustered ROC curve data", Biometrics 53 (1997) 567-578. `parts`: the squares that add up to the
-    variance of each part, and the number of its members. `fewest`: the members of the smaller class, or the groups;
-    Student's t has one degree of freedom less.
+    variance of each part, and the number of its members. `fewest`: the members of the smaller class, or the groups
+    that have some; Student's t has one degree of freedom less. With fewer than 20, more than 97 % of the intervals
+    would contain the truth, or less than 93 % of those that are shown.
     """
-    if fewest < 2 or min(members for _, members in parts) < 2:  # noqa: PLR2004 - the variance of one value is unknown
+    if fewest < FEWEST:
         return _NO_INTERVAL
     variance = math.fsum(math.fsum(squares.tolist()) * members / (members - 1) for squares, members in parts)
     return by_odds(number, student_t(fewest - 1) * math.sqrt(variance)) if variance else _NO_INTERVAL

@@ -72,7 +72,7 @@ def test_the_interval_of_average_precision_is_that_of_its_derivatives(odd, measu
     found = measure(AUC(), y, p, weights if is_weighted else None, ranks=3).values["pr_auc"]
     count = len(kept)
     error = math.sqrt(np.square(slopes).sum() * count / (count - 1))
-    fewest = count if is_weighted else min((y == 1).sum(), (y == 0).sum())
+    fewest = min((y[kept] == 1).sum(), (y[kept] == 0).sum())
     half = student_t(fewest - 1) * error / (found.value * (1 - found.value))
     odds = math.log(found.value / (1 - found.value))
     ends = [math.log(end / (1 - end)) for end in (found.lower, found.upper)]
@@ -114,6 +114,20 @@ def test_examples_that_are_repeated_say_nothing_new(odd, measure):
 def test_no_interval_is_known_of_so_few(measure, y, p):
     """Nor of a perfect ranking."""
     assert {each.lower for each in measure(AUC(), y, p).values.values()} == {None}
+
+
+@pytest.mark.parametrize("of_class", [0, 1])
+@pytest.mark.parametrize("way", ["alone", "binned", "weights", "groups"])
+def test_19_examples_of_a_class_have_no_interval(measure, of_class, way):
+    """Nor 19 groups that have some: at 10 of each, 99 % of the intervals contained the truth."""
+    for fewest, is_known in ((19, False), (20, True)):
+        y = np.where(np.arange(100) % 100 < fewest, of_class, 1 - of_class)
+        p = np.random.default_rng(3).random(100) * 0.7 + 0.3 * y
+        metric, more = BinnedAUC() if way == "binned" else AUC(), {}
+        if way == "groups":
+            y, p, more = np.repeat(y, 2), np.repeat(p, 2), {"groups": np.arange(200) // 2}
+        found = measure(metric, y, p, np.full(100, 0.5, np.float32) if way == "weights" else None, **more)
+        assert {each.lower is not None for each in found.values.values()} == {is_known}
 
 
 @pytest.mark.parametrize("kind", [AUC, BinnedAUC])

@@ -8,6 +8,7 @@ from retention.saves.conftest import COUNT, LABELS, closed, save, scores
 
 from sidecar.evaluation.data.example_inputs import thumbnail
 from sidecar.protocol.records import Slice, Value
+from sidecar.retention.saves.comparison import Pairs
 from sidecar.retention.saves.evaluation_differences import changed_inputs, differences
 
 
@@ -53,6 +54,24 @@ def test_the_difference_that_is_detectable(tmp_path):
     (found,) = differences(tmp_path, new, old)
     assert (len(found.fixed), len(found.broken), found.verdict) == (50, 50, "")
     assert found.detectable == pytest.approx(2.8 * np.sqrt(0.1 / COUNT), rel=0.01)
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_no_difference_of_fewer_than_five_examples_is_detectable(tmp_path, changed):
+    """Few changes have a short interval, but three better examples of 1,000 are not seen, in any case."""
+    old, new = closed(1, 500), closed(2, 500)
+    right = np.arange(COUNT) < 500
+    for each, guessed in ((old, right), (new, np.roll(right, changed))):
+        predictions = np.eye(10, dtype=np.float32)[np.where(guessed, LABELS, (LABELS + 1) % 10)]
+        save(tmp_path, each, {"y": LABELS, "predictions": predictions})
+    (found,) = differences(tmp_path, new, old)
+    assert len(found.fixed) == len(found.broken) == changed
+    better = np.random.default_rng(1).poisson(found.detectable * COUNT, 2000)
+    seen = []
+    for larger in better.tolist():
+        pairs = Pairs(count=COUNT, totals=[larger], larger=larger)
+        seen.append(pairs.difference().is_better("max"))
+    assert 0.78 < np.mean(seen) < 0.82
 
 
 @pytest.mark.parametrize(("count", "rule"), [(50, "paired"), (10, "intervals")])
