@@ -22,13 +22,16 @@ from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespac
 from typing import Any, Final
 
 from sidecar.evaluation.task import EvalSet, Task
-from sidecar.evaluation.used_objects import OF_LIBRARIES
+from sidecar.evaluation.used_objects import OF_LIBRARIES, used_by
 
 _MOST_PLACES: Final = 20_000
-_MOST_PARTS: Final = 4096  # of a container: a larger one holds data
+_MOST_PARTS: Final = 4096  # of a container that are looked into: a larger one holds data
+_MOST_SET_BACK: Final = 1_000_000  # parts of a container that is set back
 _STAY: Final = ("assign_sub", "close", "acquire", "shutdown", "trainable_variables", "parameters")
 """What objects have that a task makes once, apart from those that can be called: variables, files, locks, pools."""
 
+_Stays = Callable[[Any], bool]
+_PLAIN: Final = frozenset({str, bytes, int, float, complex, bool, type(None)})  # have no parts
 _MISSING: Final = object()
 _CACHE: Final = type(functools.cache(len))
 _WRAPPERS: Final = (MethodType, staticmethod, classmethod, property, _CACHE)
@@ -38,20 +41,25 @@ class KeptValues:
     """Hold what the code of a task keeps now, and may change later. `others`: its other functions and classes."""
 
     def __init__(self, task: Task, *others: Any) -> None:
-        self._set_back: list[Callable[[], None]] = []
+        self._set_back: list[Callable[[_Stays], None]] = []
         described: list[Task | EvalSet] = [task, *task.sets().values()]
         parts = [getattr(each, part.name) for each in described for part in fields(each)]
         waiting: list[Any] = [*parts, *others]
         seen: dict[int, Any] = {}
         for value in waiting:  # it grows
-            if id(value) not in seen and len(seen) < _MOST_PLACES:
+            if id(value) not in seen and len(seen) < _MOST_PLACES and type(value) not in _PLAIN:
                 seen[id(value)] = value
                 waiting += self._note(value)
 
-    def set_back(self) -> None:
-        """Give variables and containers the values that they had."""
+    def set_back(self, model: Any = None) -> None:
+        """Give variables and containers the values that they had.
+
+        `model`: one that is not used any more, so functions that lead to it, or to a part of it, do not stay.
+        """
+        of_model = {id(part) for part in used_by(model, _is_part, lambda _: False).values()} | {id(model)}
+        stays = functools.partial(_stays, frozenset() if model is None else frozenset(of_model))
         for change in self._set_back:
-            change()
+            change(stays)
 
     def _note(self, value: Any) -> list[Any]:
         """Note a place, and return what it leads to."""
@@ -60,20 +68,22 @@ class KeptValues:
         if isinstance(value, type):
             return [*self._of_names(_Class(value)), *value.__bases__] if is_own(value.__module__) else []
         if isinstance(value, dict):
-            return self._of_names(value) if len(value) <= _MOST_PARTS else []
+            return self._of_names(value) if len(value) <= _MOST_SET_BACK else []
         if isinstance(value, list | set | deque):
-            if len(value) > _MOST_PARTS:
+            if len(value) > _MOST_SET_BACK:
                 return []
-            self._set_back.append(functools.partial(_refill, value, list(value)))
-            return list(value)
+            self._set_back.append(functools.partial(_refill, value, before := list(value)))
+            return before if len(before) <= _MOST_PARTS else []
         if isinstance(value, _CACHE):
             self._set_back.append(functools.partial(_clear, value, value.cache_info().misses))
+        if type(value).__name__ == "MemorizedFunc":  # of joblib.Memory: the model counts, though the task leaves it out
+            value.ignore = []
         return _parts_of(value)
 
     def _of_names(self, names: MutableMapping[Any, Any]) -> list[Any]:
         before = {name: value for name, value in names.items() if not _is_of_python(name)}
         self._set_back.append(functools.partial(_replace, names, before))
-        return list(before.values())
+        return list(before.values()) if len(before) <= _MOST_PARTS else []
 
 
 def _parts_of(value: Any) -> list[Any]:
@@ -93,14 +103,14 @@ def _parts_of(value: Any) -> list[Any]:
     return [vars(value), type(value)] if _has_attributes(value) else []
 
 
-def _replace(names: MutableMapping[Any, Any], before: Mapping[Any, Any]) -> None:
+def _replace(names: MutableMapping[Any, Any], before: Mapping[Any, Any], stays: _Stays) -> None:
     """Give names the values that they had, unless they have one that stays, and flags, which may be about that."""
     changed = {
         name: value
         for name, value in names.items()
         if value is not before.get(name, _MISSING) and not _is_of_python(name)
     }
-    staying = {name for name, value in changed.items() if _stays(value)}
+    staying = {name for name, value in changed.items() if stays(value)}
     if staying:
         staying |= {name for name, value in changed.items() if isinstance(value, bool)}
     for name in changed.keys() - staying:
@@ -112,19 +122,19 @@ def _replace(names: MutableMapping[Any, Any], before: Mapping[Any, Any]) -> None
         names[name] = before[name]
 
 
-def _refill(parts: list[Any] | set[Any] | deque[Any], before: list[Any]) -> None:
+def _refill(parts: list[Any] | set[Any] | deque[Any], before: list[Any], stays: _Stays) -> None:
     """Give a container the parts that it had, unless it got one that stays."""
     if len(parts) == len(before) and all(map(operator.is_, parts, before)):
         return
     known = set(map(id, before))
-    if not any(_stays(part) for part in parts if id(part) not in known):
+    if not any(stays(part) for part in parts if id(part) not in known):
         parts.clear()
         (parts.update if isinstance(parts, set) else parts.extend)(before)
 
 
-def _clear(cache: Any, misses: int) -> None:
+def _clear(cache: Any, misses: int, stays: _Stays) -> None:
     """Clear a cache that got results since then, unless one of them stays."""
-    if cache.cache_info().misses != misses and not any(map(_stays, _results_of(cache))):
+    if cache.cache_info().misses != misses and not any(map(stays, _results_of(cache))):
         cache.cache_clear()
 
 
@@ -136,13 +146,21 @@ def _results_of(cache: Any) -> list[Any]:
     return [result for result, kind in pairwise(held) if getattr(kind, "__name__", "") == "_lru_list_elem"]
 
 
-def _stays(value: Any) -> bool:
-    """Return whether a value is a model, a function, a file or the like, or holds one."""
+def _stays(of_model: frozenset[int], value: Any) -> bool:
+    """Return whether a value is a model, a function, a file or the like, or holds one, other than of an old model."""
+    stays = functools.partial(_stays, of_model)
     if isinstance(value, dict):
-        return any(map(_stays, islice(value.values(), _MOST_PARTS)))
+        return any(map(stays, islice(value.values(), _MOST_PARTS)))
     if isinstance(value, list | tuple | set | deque):
-        return any(map(_stays, islice(value, _MOST_PARTS)))
-    return callable(value) or isinstance(value, ModuleType) or any(hasattr(type(value), name) for name in _STAY)
+        return any(map(stays, islice(value, _MOST_PARTS)))
+    if not callable(value) or isinstance(value, type):
+        return isinstance(value, ModuleType | type) or any(hasattr(type(value), name) for name in _STAY)
+    return not of_model or not used_by(value, lambda each: id(each) in of_model, lambda _: False)
+
+
+def _is_part(value: Any) -> bool:
+    """Return whether part of a model is an array or the like, which no other model has."""
+    return hasattr(type(value), "shape") and hasattr(type(value), "dtype")
 
 
 def _is_of_python(name: Any) -> bool:

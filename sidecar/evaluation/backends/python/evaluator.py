@@ -72,6 +72,9 @@ _LOADED_TWICE_BYTES: Final = 1 << 28
 
 _NAMES_SHOWN: Final = 5
 _WEIGHTS: Final = "weights"  # folder of the saved checkpoint, as with other frameworks
+_OF_FILES: Final = (
+    ". If it writes a file of a fixed name, other workers overwrite it: write it into tempfile.TemporaryDirectory()"
+)
 
 
 class PythonEvaluator:
@@ -142,13 +145,13 @@ class PythonEvaluator:
 
     def restore(self, path: str) -> Callable[[], None]:
         """Return a function that calls the task's `load`, in the thread of its caller, which `load` may depend on."""
+        self._kept.set_back(self._model)
         self._model = self._second = None  # memory may not be sufficient for two models
         return partial(self._restore, path)
 
     def _restore(self, path: str) -> None:
         try:
             self._files = LoadedFiles.find(Path(path))
-            self._kept.set_back()
             repeatability.seed("", "load", 0)  # what a new model draws does not matter, but must be alike on all ranks
             self._model = call("Task(load=…)", self._load, path)
             if self.builds == 0 and self.weights_bytes <= _LOADED_TWICE_BYTES:
@@ -313,7 +316,9 @@ class PythonEvaluator:
         # The arrays of a batch are used again for the next checkpoint, and `predict` may change its input.
         assert self._task.predict is not None, "the dispatcher checks it"
         try:
-            return _converted(call("Task(predict=…)", self._task.predict, self._model, copied(x)), examples)
+            return _converted(
+                call("Task(predict=…)", self._task.predict, self._model, copied(x)), examples, self._shard
+            )
         except Exception as error:
             names = next((source.columns for source in self._sources.values() if source.columns), [])
             if names and any(word in str(error).lower() for word in ("column", "dataframe")):
@@ -365,12 +370,13 @@ class PythonEvaluator:
         places = slice(0, examples) if one is None else first
         one = predict(places) if one is None else one
         used, self._model = self._model, second
-        self._kept.set_back()
+        self._kept.set_back(used)
         try:
             if places == first:
                 predict(last)
             other = predict(places)
         finally:
+            self._kept.set_back(second)
             self._model = used
         if rows_differ(one.arrays, [other.arrays]):
             self._files.require_unchanged()
@@ -454,7 +460,7 @@ def _first_prepared(task: Task, sources: Mapping[str, ArraySource]) -> dict[str,
     return {name: batch for name, source in unseen.items() for batch in source.first_prepared()}
 
 
-def _converted(predictions: Any, examples: int) -> Any:
+def _converted(predictions: Any, examples: int, shard: Shard) -> Any:
     """Return predictions as arrays; raises `EvaluationError` unless they have a row for each example."""
     if predictions is None:
         raise task_error("Task(predict=…) must return predictions, found None")
@@ -476,7 +482,7 @@ def _converted(predictions: Any, examples: int) -> Any:
         if array.dtype.hasobject or not array.ndim or len(array) != examples:
             raise task_error(
                 f"Task(predict=…) must return numbers with one row for each of {examples} examples, found "
-                f"{array.dtype} {array.shape}"
+                f"{array.dtype} {array.shape}{_OF_FILES if shard.world_size > 1 else ''}"
             )
     return map_leaves(read_only, copied(arrays))  # a model may return the same array for every batch
 

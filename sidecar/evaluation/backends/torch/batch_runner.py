@@ -23,7 +23,7 @@ from sidecar.evaluation.backend import SaveRows, Tick
 from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning, prepare, read_checkpoint
-from sidecar.evaluation.backends.torch.outside_modules import Watch, modules_in, require_repeated
+from sidecar.evaluation.backends.torch.outside_modules import Watch, kept_by, modules_in, require_repeated
 from sidecar.evaluation.backends.torch.step import Step
 from sidecar.evaluation.backends.torch.stored_settings import StoredSettings
 from sidecar.evaluation.backends.torch.tensors import part_of, types_of_device, types_of_outputs, values_in
@@ -109,8 +109,11 @@ class BatchRunner:
                 require_repeated(step.metrics, [metric for _, metric in chosen(of_set, is_torchmetric)])
                 _seed(0)
 
-    def try_out(self, batches: Mapping[str, tuple[Batch, int]]) -> None:
-        """Run the new model on a first batch of each eval set, given by name with its number of examples."""
+    def try_out(self, batches: Mapping[str, tuple[Batch, int]], set_back: Callable[[], None]) -> None:
+        """Run the new model on a first batch of each eval set, given by name with its number of examples.
+
+        `set_back`: gives what the task's code keeps the values that it had before.
+        """
         before = repeatability.attributes(self.model)
         for eval_set, (batch, examples) in batches.items():
             self._enter(eval_set)
@@ -118,6 +121,10 @@ class BatchRunner:
             self._try_out(batch, examples, watch)
             if watch is not None:
                 watch.require_restored(self._task.of_set(eval_set))
+                if kept := watch.kept():
+                    error = kept_by(self._task.of_set(eval_set), kept[0])  # names a place that is set back next
+                    if not self._is_made_anew(kept, batch, examples, watch, set_back):
+                        raise error
         self._suspects = repeatability.changed_attributes(self.model, before)
         names = [name for step in self._steps.values() for name in step.names]
         if any(isinstance(step, Step) for step in self._steps.values()):
@@ -146,6 +153,24 @@ class BatchRunner:
             self._run_watched(chosen, batch, examples, watch)
         except RuntimeError:  # gradients of inputs cannot be computed in the inference mode
             self._run_watched(torch.no_grad, batch, examples, watch)
+
+    def _is_made_anew(
+        self, kept: Sequence[Any], batch: Batch, examples: int, watch: Watch, set_back: Callable[[], None]
+    ) -> bool:
+        """Return whether the step makes what it keeps anew, once set back, and the same of whichever examples."""
+        set_back()
+        is_loaded = isinstance(batch, LoadedBatch)
+        try:
+            part = part_of(batch.content if is_loaded else batch, FIRST_EXAMPLE, examples)
+            self._run_watched(self.step.mode, LoadedBatch(part, 1) if is_loaded else part, 1, watch)
+        except (RuntimeError, TaskError, ValueError):  # it cannot be divided
+            return False
+        self._run_watched(self.step.mode, batch, examples, watch)
+        again = watch.kept()
+        set_back()
+        both = zip(kept, again, strict=False)
+        alike = (one.shape == other.shape and torch.allclose(*map(_as_float64, (one, other))) for one, other in both)
+        return examples > 1 and len(again) == len(kept) and all(alike)
 
     def _run_watched(
         self,
@@ -451,6 +476,10 @@ class BatchRunner:
     def _require_equal(self, one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], when: str) -> None:
         if self._device.type == "cpu":  # kernels of a GPU may add in any order
             repeatability.require_equal(list(one), list(other), when)
+
+
+def _as_float64(value: torch.Tensor | NDArray[Any]) -> torch.Tensor:
+    return torch.as_tensor(value).to("cpu", torch.float64)
 
 
 def _differs(both: _Both, other: nn.Module) -> bool:

@@ -127,7 +127,7 @@ class TorchEvaluator:
             weighted = [name for name in task.eval_sets if takes_weights(task.of_set(name))]
             remedy = next((remedy_of(batch) for name, (batch, _) in first.items() if name in weighted), "")
             self._sets.expect_weights(remedy, {name: batch for name, (batch, _) in first.items()}, weighted)
-            self._runner.try_out(first)
+            self._runner.try_out(first, self._set_back)
             self._sets.leave_to_first(self._runner.in_turn)
         self._kept = Kept.of(self.model, task.from_build_model)
 

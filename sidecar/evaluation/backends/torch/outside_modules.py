@@ -3,7 +3,7 @@
 An embedding that the step takes from a global variable, or a learned criterion that a loss closes over, would have the
 values that it was made with: no checkpoint restores them. These are random as a rule, and alike on all workers, which
 start with one seed. Embeddings of class names that a step computes once would be those of an earlier checkpoint, or of
-the model that was just built. Both are seen while the model is tried on its first batch, twice.
+the model that was just built, unless they are set back. Both are seen while the model is tried on its first batch.
 """
 
 import gc
@@ -66,7 +66,7 @@ class Watch(TorchFunctionMode):
         return returned
 
     def require_restored(self, task: Task) -> None:
-        """Raise `EvaluationError` for learned values that no checkpoint restores, and for those of an earlier one.
+        """Raise `EvaluationError` for learned values that no checkpoint restores.
 
         Parameters without gradients count as constants: those of a fixed teacher, for example. What the model itself
         holds in plain attributes is compared with a new model.
@@ -75,12 +75,17 @@ class Watch(TorchFunctionMode):
         used = [value for value, runs in self._used.values() if len(runs) > 1]  # others were made by the step
         if outside := [value for value in used if value.requires_grad and id(value) not in own]:
             raise _learned_outside(task, outside)
+
+    def kept(self) -> list[torch.Tensor | NDArray[Any]]:
+        """Return what later runs used of the first one, computed with the model's weights, and begin anew."""
+        own = {id(value) for value in (*self._model.parameters(), *_held_by(self._model))}
         if any(of_array() is not None for of_array, _ in self._arrays):
             gc.collect()  # what else is alive was kept
         arrays = [(array, run) for of_array, run in self._arrays if (array := of_array()) is not None]
         once = [] if any(run > 1 for _, run in arrays) else [array for array, _ in arrays]  # others replace or gather
-        if stale := [*(value for value in self._stale if id(value) not in own), *once]:
-            raise _kept(task, stale[0])
+        found = [*{id(value): value for value in self._stale if id(value) not in own}.values(), *once]
+        self.run, self._computed, self._stale, self._arrays = 0, {}, [], []
+        return found
 
 
 def _learned_outside(task: Task, outside: Sequence[nn.Parameter]) -> EvaluationError:
@@ -100,8 +105,8 @@ def _learned_outside(task: Task, outside: Sequence[nn.Parameter]) -> EvaluationE
     )
 
 
-def _kept(task: Task, stale: torch.Tensor | NDArray[Any]) -> EvaluationError:
-    """Return the error about a tensor that was computed with the weights in an earlier call."""
+def kept_by(task: Task, stale: torch.Tensor | NDArray[Any]) -> EvaluationError:
+    """Return the error about a tensor that an earlier call computed, and that cannot be set back or is of its batch."""
     where, name = _where(task), "values"
     for argument in ("loss", "step"):
         for place in used_by(getattr(task, argument), lambda value: value is stale, _is_tensor):

@@ -183,9 +183,9 @@ def once(model, batch):
     return batch[1], batch[0] @ CLASSES.T
 
 
-@pytest.mark.parametrize("way", ["global", "cache", "numpy", "loss"])
-def test_what_is_kept_of_the_weights_is_refused(monkeypatch, way):
-    """Embeddings of class names, computed once: those of the model before its first checkpoint."""
+@pytest.mark.parametrize("way", ["global", "cache", "numpy", "object"])
+def test_what_is_set_back_is_that_of_each_checkpoint(monkeypatch, tmp_path, way):
+    """Embeddings of class names, or features of a bank, computed once: a living worker makes them anew."""
     import torch
 
     monkeypatch.setitem(globals(), "CLASSES", None)
@@ -194,7 +194,7 @@ def test_what_is_kept_of_the_weights_is_refused(monkeypatch, way):
     def directions(model):
         return model.weight / model.weight.norm(dim=1, keepdim=True)
 
-    kept, bank = [], {}
+    bank, holder = {}, types.SimpleNamespace(kept=None)
 
     def nearest(model, x):
         """Features of other examples, computed once, as for a vote of neighbours."""
@@ -202,15 +202,61 @@ def test_what_is_kept_of_the_weights_is_refused(monkeypatch, way):
             bank["features"] = model(data().tensors[0]).cpu().numpy()
         return -torch.cdist(model(x), torch.from_numpy(bank["features"]))[:, :3]
 
+    def by_object(model, x):
+        holder.kept = directions.__wrapped__(model) if holder.kept is None else holder.kept
+        return x @ holder.kept.T
+
+    def alone(model, x):
+        kept = directions.__wrapped__(model)
+        return -torch.cdist(model(x), model(x))[:, :3] if way == "numpy" else x @ kept.T
+
+    given = {
+        "global": task(step=once),
+        "cache": with_step(lambda model, x: x @ directions(model).T),
+        "numpy": with_step(nearest),
+        "object": with_step(by_object),
+    }[way]
+    x, y = data().tensors
+    evaluators = [torch_evaluator(given, rank, 2) for rank in (0, 1)]
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        model = net()
+        torch.save(model.state_dict(), path := tmp_path / f"step-{seed}.pt")
+        states = []
+        for evaluator in evaluators:  # ranks are processes, and would not share what they keep
+            evaluator.read(lambda: None)
+            evaluator.restore(str(path))()
+            evaluator.digest()
+            states.append(evaluator.evaluate(lambda: None))
+        for name, state in states[1]["test"].items():
+            states[0]["test"][name].merge(state)
+        found = evaluators[0].compute(states[0])["test"]
+        right = torch.nn.functional.cross_entropy(alone(model.double(), x.double()), y).item()
+        assert found.values["loss"].value == pytest.approx(right, rel=1e-5)
+
+
+@pytest.mark.parametrize("way", ["loss", "first batch", "elsewhere"])
+def test_what_cannot_be_set_back_is_refused(way):
+    """Values of the first batch differ between workers; variables of a module without a file stay."""
+    kept, state = [], types.ModuleType("state")
+
     def loss(predictions, y):
         kept.append(predictions.mean())
         return (predictions[:, 0] - kept[0] - y) ** 2
 
+    def centred(model, x):
+        kept.append(model(x).mean(0))
+        return model(x) - kept[0]
+
+    def elsewhere(model, x):
+        state.classes = getattr(state, "classes", None)
+        state.classes = model.weight * 1 if state.classes is None else state.classes
+        return x @ state.classes.T
+
     given, message = {
-        "global": (task(step=once), r"Task\(step=…\) uses CLASSES of shape \(3, 6\)"),
-        "cache": (with_step(lambda model, x: x @ directions(model).T), r"uses values of shape \(3, 6\)"),
-        "numpy": (with_step(nearest), r"uses bank\['features'\] of shape \(41, 3\)"),
         "loss": (task(loss=loss), r"Task\(loss=…\) uses kept\[0\] of shape \(\)"),
+        "first batch": (with_step(centred), r"Task\(step=…\) uses .*kept\[0\] of shape \(3,\)"),
+        "elsewhere": (with_step(elsewhere), r"uses .* of shape \(3, 6\)"),
     }[way]
     with pytest.raises(EvaluationError, match=message):
         torch_evaluator(given)
