@@ -251,12 +251,14 @@ class ExactSum:
         units = self._units()
         rounded = units.astype(np.float64)
         # This conversion rounds correctly. Only sums with further digits need the slow way through Python.
-        for element in np.flatnonzero(np.count_nonzero(self._digits, axis=0) > (units != 0)):
-            rounded[element] = _to_float(self._digits[:, element].tolist(), self._layout.fraction_digits)
-        positive, negative = self._flags & _POSITIVE > 0, self._flags & _NEGATIVE > 0
-        rounded[positive] = math.inf
-        rounded[negative] = -math.inf
-        rounded[(self._flags & _NAN > 0) | (positive & negative)] = math.nan
+        if len(self._digits) > 1:
+            for element in np.flatnonzero(np.count_nonzero(self._digits, axis=0) > (units != 0)):
+                rounded[element] = _to_float(self._digits[:, element].tolist(), self._layout.fraction_digits)
+        if self._flags.any():
+            positive, negative = self._flags & _POSITIVE > 0, self._flags & _NEGATIVE > 0
+            rounded[positive] = math.inf
+            rounded[negative] = -math.inf
+            rounded[(self._flags & _NAN > 0) | (positive & negative)] = math.nan
         return rounded.reshape(self.shape)
 
     def integers(self) -> NDArray[np.int64]:

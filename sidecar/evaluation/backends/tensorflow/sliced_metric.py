@@ -55,6 +55,7 @@ class SlicedMetric:
         self._specs: list[Any] | None = None  # of a trace; None: the metric is updated without one
         self._trace: Any = None
         self._result_trace: Any = None
+        self._is_result_traced = False  # without being tried again
 
     def can_be_cut(self, tensors: Sequence[Any], tolerance: float) -> bool:
         """Return whether states are small sums, and those of a batch are the sum of those of its even and odd rows.
@@ -203,7 +204,12 @@ class SlicedMetric:
         return replace(result, slices=dict(zip(by_label, values, strict=True)))
 
     def _results(self, totals: Sequence[Sequence[NDArray[Any]]]) -> list[Any]:
-        """Return the result for each of these states: from a trace, if that gives the bits of the first one without."""
+        """Return the result for each of these states: from a trace, if that gives the bits of the first one without.
+
+        A formula of Keras is tried so once; one of a user may look at what changes between two evaluations.
+        """
+        if self._is_result_traced:
+            return self._traced_results(totals)
         first = self._metric.result_after(totals[0])
         if all(map(tf.is_tensor, tf.nest.flatten(first))):
             try:
@@ -214,10 +220,12 @@ class SlicedMetric:
                 traced = []
             plain = tf.nest.map_structure(array_of, first)
             if traced and all(map(_is_same, tf.nest.flatten(plain), tf.nest.flatten(traced[0]))):
+                self._is_result_traced = is_written_by_keras(type(self._metric.metric).result)
                 return traced
         return [first, *map(self._metric.result_after, totals[1:])]
 
-    def _traced_results(self, totals: Sequence[Sequence[NDArray[Any]]], first: Any) -> list[Any]:
+    def _traced_results(self, totals: Sequence[Sequence[NDArray[Any]]], first: Any = None) -> list[Any]:
+        """Return the results from a trace. `first`: one of them, before there is a trace."""
         stacked = [np.stack(arrays) for arrays in zip(*totals, strict=True)]
         if self._result_trace is None:
             of_result = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), first)

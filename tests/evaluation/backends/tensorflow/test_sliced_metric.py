@@ -311,6 +311,45 @@ def test_batches_of_several_lengths_and_a_formula_that_looks_at_numbers():
     assert tf.compat.v1.get_variable_scope().caching_device is None  # else Keras 2 makes no variables any more
 
 
+@pytest.mark.parametrize("is_own", [False, True])
+def test_results_follow_from_the_sums_of_each_evaluation(is_own):
+    """One trace has those of several evaluations; a formula of a user may look at what changes between them."""
+    import keras
+    import tensorflow as tf
+
+    from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
+    from sidecar.evaluation.backends.tensorflow.sliced_metric import SlicedMetric
+
+    class Scaled(keras.metrics.F1Score):
+        factor = 1.0
+
+        def result(self):
+            return super().result() * self.factor
+
+    metric = (Scaled if is_own else keras.metrics.F1Score)(average="macro", threshold=0.5, name="f1")
+    random, cut = np.random.default_rng(8), None
+    for factor in (1.0, 0.5, 0.25):
+        Scaled.factor = factor
+        y = random.integers(0, 2, (60, 3)).astype("float32")
+        scores = random.random((60, 3)).astype("float32")
+        tensors = [tf.constant(y), tf.constant(scores)]
+        if cut is None:
+            metric.update_state(*tensors)
+            cut = SlicedMetric(KerasMetric(metric), tensors, ())
+            assert cut.can_be_cut(tensors, 1e-4)
+        table = SliceTable("test", {"part": random.integers(0, 3, 60)})
+        table.begin(60, is_whole=True)
+        table.put(None, 0, 60)
+        states = cut.states(EvalSetInfo(60, Shard(0, 1), slices=table))
+        cut.add(states, [[y], [scores]], [60], [0])
+        found = cut.with_slices(MetricResult({"f1": value(0.0, "max")}), states, "f1").slices
+        for label, rows in table.of(np.arange(60)):
+            plain = keras.metrics.F1Score(average="macro", threshold=0.5)
+            plain.update_state(y[rows], scores[rows])
+            wanted = float(plain.result()) * (factor if is_own else 1)
+            assert found[label]["f1"].value == pytest.approx(wanted, rel=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["AUC", "F1Score", "CategoricalAccuracy", "Precision"])
 def test_weights_are_exact_in_any_batch(kind):
     """A metric that adds up weights has the same bits, whether batches are added together or one after the other."""
