@@ -61,14 +61,29 @@ settings.load_profile("any load")
 # `make test` asks for this one. `make test-all` and `make test-rest` try the usual hundred examples of each property.
 settings.register_profile("fewer examples", max_examples=30)
 
-IN_TURN = (
-    "tests/evaluation/backends/tensorflow/",
-    "tests/evaluation/backends/torch/",
+COSTLY = (
+    "tests/integration/",
+    "tests/daemon/workers/",
+    "tests/daemon/test_daemon_",
+    "tests/deploy/",
+    "tests/evaluation/backends/",
     "tests/evaluation/test_finished_",
+    "tests/evaluation/test_repeatability.py",
+    "tests/retention/exports/test_exports.py",
 )
-"""The files whose tests of one function each cost most: `make test` tries each function for one commit of `TURNS`."""
+"""The files whose tests cost most. With those that are marked `tensorflow`, `torch` or `seconds` they take turns."""
+
+EACH_COMMIT = (
+    "tests/commands/demo/",
+    "tests/docs/test_code_blocks.py",
+    "tests/integration/test_daemon.py",
+    "tests/integration/test_two_nodes.py",
+    "tests/simulation/",
+)
+"""What a user sees first, a daemon, two nodes, and agreement: `make test` tries these for each commit."""
 
 TURNS = 3
+"""`make test` tries each function that takes turns for one commit of so many."""
 
 LAST_BEGIN = time.monotonic() + float(os.environ.get("TEST_SECONDS", "inf"))
 """When a process of the tests begins its last one, for runs that have a bound."""
@@ -142,8 +157,8 @@ def _draw(items):
     """Mark as nightly all but n variants of each test that is marked `drawn(n)`, and tests whose turn it is not.
 
     A test that is marked `takes_turns(n)` runs for one commit of n, with those of its file: they share what they start.
-    The tests of `TURNS` do so without a mark. TEST_DRAW decides. The Makefile sets it to the commit: each commit tries
-    others, and each time the same. With "all" everything runs, and is measured by `make coverage`.
+    Costly tests take turns by function, without that mark. TEST_DRAW decides. The Makefile sets it to the commit: each
+    commit tries others, and each time the same. With "all" everything runs, and is measured by `make coverage`.
     """
     draw = os.environ.get("TEST_DRAW", "")
     if draw == "all":
@@ -160,12 +175,17 @@ def _draw(items):
         if mark := item.get_closest_marker("takes_turns"):
             has_turn = number(file) % mark.args[0] == 0
         else:
-            has_turn = not file.startswith(IN_TURN) or number(test) % TURNS == 0
+            has_turn = not _is_costly(item, file) or number(test) % TURNS == 0
         if not has_turn:
             item.add_marker("nightly")
     for count, found in variants.values():
         for item in sorted(found, key=lambda item: number(item.nodeid))[count:]:
             item.add_marker("nightly")
+
+
+def _is_costly(item, file: str) -> bool:
+    marks = (item.get_closest_marker(name) for name in ("tensorflow", "torch", "seconds"))
+    return not file.startswith(EACH_COMMIT) and (file.startswith(COSTLY) or any(marks))
 
 
 def _place_in_order(nodeid: str) -> int:

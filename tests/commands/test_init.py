@@ -199,7 +199,6 @@ def test_a_framework_without_a_template(here):
         propose(here, here / "ckpts", "python")
 
 
-@pytest.mark.takes_turns(3)
 @pytest.mark.torch
 @pytest.mark.seconds
 def test_the_task_for_torch_needs_only_a_model_and_data(here):

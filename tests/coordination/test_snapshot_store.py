@@ -96,7 +96,6 @@ def test_a_snapshot_unpacks_to_a_bounded_length(storage, monkeypatch):
     assert snapshot_store.resume(storage, journal) is None
 
 
-@pytest.mark.takes_turns(3)
 @pytest.mark.seconds
 @pytest.mark.nightly
 def test_a_snapshot_of_many_checkpoints_fits(storage):

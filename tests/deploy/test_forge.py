@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-pytestmark = pytest.mark.takes_turns(3)
-
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 CONSTRAINTS = (ROOT / "tests/constraints.txt").read_text()

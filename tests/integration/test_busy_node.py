@@ -7,8 +7,6 @@ import sys
 import pytest
 from numpy_trainer import NUMPY
 
-pytestmark = pytest.mark.takes_turns(3)
-
 WITHOUT_THE_RIGHT = ("setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice")
 BUSY = "while True: pass"
 

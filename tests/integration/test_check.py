@@ -139,7 +139,6 @@ def test_a_model_of_keras_that_fits(check, writer, tasks, tmp_path):
     assert f"{saved['name']} (step 5) was restored" in found(done)[0]
 
 
-@pytest.mark.takes_turns(3)
 def test_a_task_that_was_not_filled_in_fails(sidecar, tmp_path):
     """With the line to fill in, though nothing was saved yet."""
     program = Path(sys.executable).with_name("sidecar")
@@ -164,7 +163,6 @@ def test_without_a_checkpoint_it_says_what_was_not_tried(check, tasks, tmp_path)
         assert "no failure" in line
 
 
-@pytest.mark.takes_turns(3)
 def test_quick_says_that_nothing_was_evaluated(check, torch_folder, tmp_path):
     """In its last line; the task that does not fit is not found to be fine."""
     (tmp_path / "other.py").write_text(TORCH_TASK)

@@ -285,7 +285,6 @@ def test_a_stored_graph(sidecar, writer, tasks, tmp_path):
     assert found["loss"]["value"] == pytest.approx(exported["loss"], rel=0.01)  # of probabilities, which Keras clips
 
 
-@pytest.mark.takes_turns(3)
 @pytest.mark.tensorflow
 def test_check_of_a_task_without_a_model(sidecar, tasks, tmp_path):
     """It can evaluate stored graphs alone, so these must be trusted."""
@@ -332,7 +331,6 @@ def test_data_that_hang(once):
     assert "s allowed" in done.said
 
 
-@pytest.mark.takes_turns(3)
 def test_workers_run_under_another_interpreter(once, saved, tmp_path):
     """`worker_python` needs the libraries of the task alone: this package comes with the daemon."""
     venv.create(tmp_path / "venv", symlinks=True, with_pip=False)

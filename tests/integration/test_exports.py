@@ -12,8 +12,6 @@ from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.records import Value
 from sidecar.settings import Settings
 
-pytestmark = pytest.mark.takes_turns(3)
-
 RECORDED = Path(__file__).parents[1] / "checkpoints" / "recorded" / "kinds"
 
 

@@ -66,7 +66,6 @@ def test_a_worker_is_stopped(cluster):
     assert outcome(cluster, lost["plan"]).node == "worker-2"
 
 
-@pytest.mark.takes_turns(3)
 def test_the_first_daemon_dies_when_the_sums_are_known(cluster):
     """It is the proposer, too. Another daemon, whose rank holds the same result, writes it: there is no second plan."""
     saved, ranks = cluster.held(workers=3)

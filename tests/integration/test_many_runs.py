@@ -16,8 +16,6 @@ from sidecar.coordination.journal import read_history
 from sidecar.coordination.storage import PosixStorage
 from sidecar.publishing.report import rows
 
-pytestmark = pytest.mark.takes_turns(3)
-
 SETTINGS = NUMPY | {
     "SIDECAR_RUNS_SCAN_SECONDS": "0.5",
     "SIDECAR_RUN_TURN_SECONDS": "0.01",  # a turn for each evaluation

@@ -11,8 +11,6 @@ from numpy_trainer import NUMPY
 
 from sidecar.protocol.records import Checkpoint
 
-pytestmark = pytest.mark.takes_turns(3)
-
 ANY = NUMPY | {"SIDECAR_CHECKPOINT_PATTERN": "*.npz", "SIDECAR_STEP_PATTERN": r"-([0-9]+)\.npz"}
 
 OBJECTS = (

@@ -18,6 +18,8 @@ from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import Plan, Settlement
 
+pytestmark = pytest.mark.takes_turns(3)
+
 SIDECAR = Path(sys.executable).with_name("sidecar")
 FAILED, SETTINGS, STORAGE, INTERRUPTED = 1, 2, 4, 130
 

@@ -94,7 +94,6 @@ def test_models_are_evaluated_as_they_are_saved(watching, models):
     assert {row["checkpoint"] for row in daemon.history()} == {each["name"] for each in saved}
 
 
-@pytest.mark.takes_turns(3)
 def test_a_model_that_is_no_pickle_fails_alone(watching, models):
     """The next one is evaluated."""
     daemon, folder = watching
@@ -156,7 +155,6 @@ def test_a_rank_that_is_killed_is_replaced(sidecar, models, tmp_path):
     assert row["workers"] == 2
 
 
-@pytest.mark.takes_turns(3)
 @pytest.mark.parametrize(
     ("mistake", "sentence"),
     [
@@ -181,7 +179,6 @@ def test_a_mistake_in_the_task_is_one_clear_sentence(sidecar, numpy_trainer, tmp
     assert "sidecar/evaluation" not in done.said
 
 
-@pytest.mark.takes_turns(3)
 def test_a_checkpoint_that_is_replaced_during_its_evaluation_is_refused(sidecar, numpy_trainer, tmp_path):
     """`sidecar eval` reads it where training wrote it: the numbers could be of either, or of both."""
     gate, folder = tmp_path / "gate", tmp_path / "ckpts"

@@ -20,6 +20,8 @@ from numpy_trainer import NUMPY
 from prometheus_server import PrometheusServer
 from tensorboard_reader import read_events
 
+pytestmark = pytest.mark.takes_turns(3)
+
 STEPS = (10, 20, 30)
 BOUNDS = ("value", "lower", "upper")
 
@@ -261,7 +263,6 @@ def test_a_browser_shows_them(run, numbers, needs):
         browser.close()
 
 
-@pytest.mark.takes_turns(3)
 def test_times_are_those_of_completion(run, prometheus):
     """The journal's times are those of the samples, to the millisecond."""
     completed = [datetime.fromisoformat(row["completed_at"]).timestamp() for row in run.successes()]

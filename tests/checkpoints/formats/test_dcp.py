@@ -70,7 +70,6 @@ def test_a_mixture_that_grows_is_never_found(step, new_catalog, clock):
         assert catalog.scan().found == ()
 
 
-@pytest.mark.takes_turns(3)
 @pytest.mark.seconds
 @pytest.mark.nightly
 def test_flipped_bits(step, tally):

@@ -95,7 +95,6 @@ def test_the_name_of_the_first_folder_does_not_matter(tmp_path):
     assert len(digests) == 1
 
 
-@pytest.mark.takes_turns(3)
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", ARCHIVES)
 @pytest.mark.drawn(2)

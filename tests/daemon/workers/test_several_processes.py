@@ -139,7 +139,6 @@ def test_a_process_that_hangs_ends_its_worker_within_the_limit(divided, checkpoi
     assert gone(follower.pid)
 
 
-@pytest.mark.takes_turns(3)
 def test_a_process_that_fails_alone_is_heard(divided, checkpoints, tmp_path):
     """The leader waits for the follower in a sum, and cannot tell: the follower's own report reaches the daemon."""
     group = divided(1, 2)

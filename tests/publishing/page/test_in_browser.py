@@ -808,7 +808,6 @@ def test_older_evaluations(run, serve, visit):
     assert plans == list(range(61, 0, -1))
 
 
-@pytest.mark.takes_turns(3)
 def test_hostile_names(tmp_path, serve, visit):
     """A name of anything that others choose is shown, and never executed."""
     first = EVIL[0]

@@ -12,8 +12,6 @@ from sidecar.publishing.sinks.remote_write import RemoteWrite
 from sidecar.publishing.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 from sidecar.publishing.sinks.webhook import Webhook
 
-pytestmark = pytest.mark.takes_turns(3)
-
 SECONDS = 20.0
 
 

@@ -36,7 +36,7 @@ from sidecar.publishing.sinks.sink import SinkUnavailableError
 
 __all__ = ["_clean", "client", "place", "server", "sinks"]
 
-pytestmark = [pytest.mark.takes_turns(3), pytest.mark.seconds]
+pytestmark = pytest.mark.seconds
 
 
 def value(number):

@@ -17,7 +17,7 @@ from sidecar.errors import SettingsError
 from sidecar.publishing.sinks.sink import Evaluation, SinkUnavailableError
 from sidecar.publishing.sinks.wandb import Wandb
 
-pytestmark = [pytest.mark.takes_turns(3), pytest.mark.seconds]
+pytestmark = pytest.mark.seconds
 BLOCK = 32768
 
 

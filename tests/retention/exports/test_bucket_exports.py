@@ -17,7 +17,7 @@ from sidecar.system.object_store import BucketError, ObjectStore
 
 __all__ = ["clock", "exporting", "new_node", "node"]
 
-pytestmark = [pytest.mark.takes_turns(3), pytest.mark.seconds]
+pytestmark = pytest.mark.seconds
 
 
 class CutOff(ObjectStore):

@@ -101,7 +101,6 @@ def line_of(message):
     return eval(message.rpartition("Task(ignore=")[2].partition(")")[0])
 
 
-@pytest.mark.takes_turns(3)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_branch_that_the_task_does_not_build(library, tmp_path):
     """Each format names the values, and the line that it proposes lets them be; with a note."""
@@ -198,7 +197,6 @@ def adapted():
     return model
 
 
-@pytest.mark.takes_turns(3)
 def test_adapters_of_lora(tmp_path, evaluate):
     """Adapters that the task does not enable are named, with the call; enabled, the numbers are those of training."""
     import keras

@@ -12,7 +12,6 @@ from sidecar import Task
 from sidecar.evaluation.failures import EvaluationError
 
 pytestmark = [
-    pytest.mark.takes_turns(3),
     pytest.mark.tensorflow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

@@ -10,7 +10,7 @@ import pytest
 
 from sidecar import Task
 
-pytestmark = [pytest.mark.takes_turns(3), pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
 
 TRAIN = """
 import json, sys

@@ -11,7 +11,6 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import EvalSetInfo
 
 pytestmark = [
-    pytest.mark.takes_turns(3),
     pytest.mark.tensorflow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

@@ -11,7 +11,6 @@ from sidecar.errors import TaskError
 from sidecar.evaluation.task import EvalSet
 
 pytestmark = [
-    pytest.mark.takes_turns(3),
     pytest.mark.tensorflow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

@@ -10,7 +10,7 @@ from orbax_training import needs_orbax, trained_once
 
 from sidecar.evaluation.failures import EvaluationError
 
-pytestmark = [pytest.mark.takes_turns(3), pytest.mark.tensorflow, needs_orbax]
+pytestmark = [pytest.mark.tensorflow, needs_orbax]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 
 from sidecar import EvalSet, Task
 
-pytestmark = [pytest.mark.takes_turns(3), pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
 
 EXAMPLES, BATCH, STEPS, WIDTH = 16, 4, 3, 6
 KERAS = ("keras", "tf_keras")

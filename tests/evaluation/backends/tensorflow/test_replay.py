@@ -9,7 +9,6 @@ import pytest
 from sidecar import Task
 
 pytestmark = [
-    pytest.mark.takes_turns(3),
     pytest.mark.tensorflow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

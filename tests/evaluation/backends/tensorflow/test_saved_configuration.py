@@ -5,7 +5,7 @@ import importlib
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.takes_turns(3), pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
 
 LIBRARIES = ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)]
 FILES = ("m.keras", "m.h5")

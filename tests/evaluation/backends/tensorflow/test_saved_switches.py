@@ -7,7 +7,7 @@ import pytest
 
 from sidecar import Task
 
-pytestmark = [pytest.mark.takes_turns(3), pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
 
 FORMS = ("m.keras", "m.weights.h5", "m.h5", "s.weights.json", "object", "export")
 RANK = 2

@@ -12,7 +12,7 @@ from evaluation.backends.torch.weights import net, restored, same
 
 from sidecar.evaluation.failures import EvaluationError
 
-pytestmark = [pytest.mark.takes_turns(3), pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 RECORDED = Path(__file__).parents[3] / "checkpoints" / "recorded" / "kinds"
 

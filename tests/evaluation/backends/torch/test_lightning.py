@@ -10,7 +10,7 @@ from sidecar import Task
 from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError
 
-pytestmark = [pytest.mark.takes_turns(3), pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 N, CLASSES, BATCH = 103, 4, 10
 

@@ -46,7 +46,6 @@ def test_the_bits_of_real_writers(tmp_path, name, build):
     assert same(model, other)
 
 
-@pytest.mark.takes_turns(3)
 @pytest.mark.seconds
 def test_a_model_that_two_processes_divide(tmp_path):
     """Each of them reads its own part of every format, with rows that cannot be shared equally, and a tied weight."""
