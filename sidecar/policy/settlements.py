@@ -5,7 +5,7 @@ A checkpoint has failed for good by the class of each of its failures in the jou
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
 from sidecar.coordination.blame import blame, blamed, losers
@@ -80,13 +80,24 @@ def _settle_given_up(given_up: Settlement, view: View, rules: Rules) -> Settleme
     A disputed checkpoint ends by the failed attempts of all nodes; return None as long as they prove nothing.
     """
     nodes = view.nodes
-    if not is_disputed(given_up, view.node, nodes.ready, liveness_unknown=nodes.liveness_unknown):
+    disputed = is_disputed(given_up, view.node, nodes.ready, liveness_unknown=nodes.liveness_unknown)
+    if not disputed or _was_damaged_elsewhere(given_up, view):
         return given_up
     end = final_verdict(given_up.key, view, rules.retries)
     if end is None:
         return None
     verdict, reason = end
     return replace(given_up, verdict=verdict, reason=reason, task=view.task if verdict == Verdict.FAILED else None)
+
+
+def _was_damaged_elsewhere(given_up: Settlement, view: View) -> bool:
+    """Return whether an attempt of another node found damaged files where this node did.
+
+    Damage does not depend on the task. A node whose task most others do not run would dispute it, and never propose.
+    """
+    attempts = chain.from_iterable(view.history.verdicts.failures.get(given_up.key, {}).values())
+    damaged_on = {outcome.node for outcome in attempts if blame(outcome) == FailureClass.CORRUPT}
+    return given_up.verdict == Verdict.CORRUPT and any(place and node_of(place) != view.node for place in damaged_on)
 
 
 def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:

@@ -327,6 +327,19 @@ def test_a_node_that_gave_up_damaged_files_is_the_second_witness(kind, damaged_o
     assert [each.verdict for each in action.settles] == ([] if verdict is None else [verdict])
 
 
+@pytest.mark.parametrize(
+    ("verdict", "failed_on", "settles"), [("corrupt", "n3", 1), ("corrupt", "n1", 0), ("vanished", "n3", 0)]
+)
+def test_damage_that_another_task_met_is_damage(verdict, failed_on, settles):
+    """A node of another task tried it in vain and still names it; only the others propose, and they gave it up."""
+    history = fold(
+        replace(plan(1, A, (f"{failed_on}.i.1",)), task="other"), replace(outcome(1, "corrupt"), node=failed_on)
+    )
+    there = [node("n1"), node("n2"), node("n3", task="other", sees=(A.folder,))]
+    seen = {"complete": [], "given_up": [settled(A, verdict)], "ready": there, "now": NOW + 1000}
+    assert len(settles_of(decided(history=history, **seen))) == settles
+
+
 def test_a_node_is_not_alone_while_another_cannot_be_heard():
     """A failure that one node meets three times proves nothing while it is unknown whether another node is alive."""
     seen = {"ready": [node("n1")], "now": NOW + 1000, "complete": [A]}

@@ -453,9 +453,11 @@ class Promises:
         )
         if settings.pin_max is None or settings.queue != "every" or settings.every_steps is not None:
             return
-        pinned = {each.key for each in disk.pins_of(life.host.name).values()}
-        told = {each.key for each in plan.settles}
-        needed = [key for key in pinned - told if not book.is_settled(key, plan.task) and key != plan.checkpoint.key]
+        pins = disk.pins_of(life.host.name).values()
+        pinned = {each.key for each in pins}
+        told = {each.key for each in plan.settles} | {plan.checkpoint.key}
+        known = {each.key for each in pins if self.reads(life, each)}  # without those that a newer release has made
+        needed = [key for key in known - told if not book.is_settled(key, plan.task)]
         full = len(pinned) >= settings.pin_max and len(needed) == len(pinned - {plan.checkpoint.key}) and bool(needed)
         if not full:
             return

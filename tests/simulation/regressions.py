@@ -451,6 +451,21 @@ REGRESSIONS = (
         generation=2,
     ),
     Regression(
+        7843,
+        "most nodes gave up a damaged checkpoint; one of another task named it for ever, though it failed there, too",
+        Mutation(
+            "damage counts by task",
+            ((settlements, "_was_damaged_elsewhere", lambda *_: False),),
+            ("all is settled",),
+        ),
+        generation=2,
+    ),
+    Regression(
+        29474,
+        "no bug: one of two pins was of a newer release, and the referee asked a node that cannot read it to skip one",
+        generation=2,
+    ),
+    Regression(
         103,
         "a node that had joined gave up the group while another one downloaded the checkpoint",
         Mutation(
