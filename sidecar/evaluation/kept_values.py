@@ -76,8 +76,8 @@ class KeptValues:
             return before if len(before) <= _MOST_PARTS else []
         if isinstance(value, _CACHE):
             self._set_back.append(functools.partial(_clear, value, value.cache_info().misses))
-        if type(value).__name__ == "MemorizedFunc":  # of joblib.Memory: the model counts, though the task leaves it out
-            value.ignore = []
+        if type(value).__name__ == "MemorizedFunc" and value.ignore:  # of joblib.Memory; maybe the model is left out
+            value.cache_validation_callback = lambda _: False
         return _parts_of(value)
 
     def _of_names(self, names: MutableMapping[Any, Any]) -> list[Any]:

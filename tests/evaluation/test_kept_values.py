@@ -253,6 +253,14 @@ def test_a_cache_on_disk_counts_the_model(tmp_path):
     assert [scores(2, 5), scores(3, 5), scores(3, 5)] == [10, 15, 15]
 
 
+def test_a_cache_on_disk_may_leave_out_what_cannot_be_pickled(tmp_path):
+    """A model that holds a function, for example: `joblib.Memory` is not asked to count it."""
+    joblib = pytest.importorskip("joblib")
+    scores = joblib.Memory(tmp_path, verbose=0).cache(ignore=["model"])(lambda model, x: model(x))
+    KeptValues(task_of(scores))
+    assert [scores(lambda x: 2 * x, 5), scores(lambda x: 3 * x, 5)] == [10, 15]
+
+
 def test_functions_of_eval_sets_count():
     """A set may have metrics of its own, whose functions keep something."""
     seen = []
