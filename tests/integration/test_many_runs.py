@@ -67,6 +67,14 @@ def state_of(daemon, name):
     return next((run for run in daemon.status()["runs"] if run["run"] == name), {}).get("state")
 
 
+def families_of(daemon):
+    return {each.name: each for each in text_string_to_metric_families(daemon.get("/metrics")[1])}
+
+
+def evaluated_in(families):
+    return {sample.labels["run"]: sample.value for sample in families["sidecar_checkpoints_evaluated"].samples}
+
+
 def test_runs_come_fail_and_go_while_others_are_evaluated(runs, trainer, sidecar):
     """One page and one /metrics have all of them; no restart, and no run is hurt by another."""
     saved = {name: trainer.save(runs.directory(name), 1, 2) for name in ("a", "b")}
@@ -88,9 +96,8 @@ def test_runs_come_fail_and_go_while_others_are_evaluated(runs, trainer, sidecar
     assert "replicas" in failed["reason"]
     assert "http" in failed["reason"]
     assert state_of(daemon, "broken") == "failed"
-    families = {each.name: each for each in text_string_to_metric_families(daemon.get("/metrics")[1])}
-    evaluated = families["sidecar_checkpoints_evaluated"].samples
-    assert {sample.labels["run"]: sample.value for sample in evaluated} == {"a": 2, "c": 1}
+    daemon.until(lambda: evaluated_in(families_of(daemon)) == {"a": 2, "c": 1}, "metrics as in the journal")
+    families = families_of(daemon)
     states = [(s.labels["run"], s.labels["state"]) for s in families["sidecar_run_state"].samples if s.value]
     assert states == [("a", "serving"), ("broken", "failed"), ("c", "serving")]
     assert '<a href="/runs/a/">a</a>' in daemon.get("/")[1]
