@@ -56,8 +56,8 @@ class KeptValues:
 
         `model`: one that is not used any more, so functions that lead to it, or to a part of it, do not stay.
         """
-        of_model = {id(part) for part in used_by(model, _is_part, lambda _: False).values()} | {id(model)}
-        stays = functools.partial(_stays, frozenset() if model is None else frozenset(of_model))
+        parts = [] if model is None else [model, *used_by(model, _is_part).values()]
+        stays = functools.partial(_stays, frozenset(map(id, parts)))
         for change in self._set_back:
             change(stays)
 
@@ -155,7 +155,7 @@ def _stays(of_model: frozenset[int], value: Any) -> bool:
         return any(map(stays, islice(value, _MOST_PARTS)))
     if not callable(value) or isinstance(value, type):
         return isinstance(value, ModuleType | type) or any(hasattr(type(value), name) for name in _STAY)
-    return not of_model or not used_by(value, lambda each: id(each) in of_model, lambda _: False)
+    return not of_model or not used_by(value, lambda each: id(each) in of_model)
 
 
 def _is_part(value: Any) -> bool:

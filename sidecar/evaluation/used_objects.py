@@ -19,7 +19,9 @@ OF_LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "pu
 """The folders of installed packages and of Python's own."""
 
 
-def used_by(root: Any, is_wanted: Callable[[Any], bool], is_opaque: Callable[[Any], bool]) -> dict[str, Any]:
+def used_by(
+    root: Any, is_wanted: Callable[[Any], bool], is_opaque: Callable[[Any], bool] = lambda _: False
+) -> dict[str, Any]:
     """Return the wanted objects to which few steps lead, by the names of variables and attributes.
 
     Objects that are wanted or opaque are not looked into.

@@ -95,9 +95,11 @@ def _was_damaged_elsewhere(given_up: Settlement, view: View) -> bool:
 
     Damage does not depend on the task. A node whose task most others do not run would dispute it, and never propose.
     """
+    if given_up.verdict != Verdict.CORRUPT:
+        return False
     attempts = chain.from_iterable(view.history.verdicts.failures.get(given_up.key, {}).values())
-    damaged_on = {outcome.node for outcome in attempts if blame(outcome) == FailureClass.CORRUPT}
-    return given_up.verdict == Verdict.CORRUPT and any(place and node_of(place) != view.node for place in damaged_on)
+    damaged_on = (outcome.node for outcome in attempts if blame(outcome) == FailureClass.CORRUPT)
+    return any(place and node_of(place) != view.node for place in damaged_on)
 
 
 def _reopened(view: View, rules: Rules) -> Iterator[Settlement]:

@@ -133,7 +133,7 @@ def _saved_buffers(model: nn.Module) -> Iterator[torch.Tensor]:
 def _held_by(model: nn.Module) -> Iterator[torch.Tensor]:
     """Yield the tensors in plain attributes of a model, also those of modules that are not registered."""
     for value in attributes(model).values():
-        for held in used_by(value, lambda each: isinstance(each, torch.Tensor | nn.Module), lambda _: False).values():
+        for held in used_by(value, lambda each: isinstance(each, torch.Tensor | nn.Module)).values():
             yield from (*held.parameters(), *held.buffers()) if isinstance(held, nn.Module) else (held,)
 
 
